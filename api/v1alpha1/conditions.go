@@ -1,0 +1,104 @@
+package v1alpha1
+
+// Condition types of a ToolCall. Reconciling and Stalled are those of kstatus
+// (https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md),
+// so that Flux, Argo CD and kpt read a call right from the first second.
+const (
+	// ConditionSucceeded is Unknown while the call is under way, then True or
+	// False. Its reason is the one word people read in kubectl get.
+	ConditionSucceeded = "Succeeded"
+	// ConditionComplete is True on any end, good or bad, and absent before, so
+	// that kubectl wait --for=condition=Complete always returns.
+	ConditionComplete = "Complete"
+	// ConditionReconciling is True until the call is complete, then removed.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is True on an end that did not succeed, else absent.
+	ConditionStalled = "Stalled"
+)
+
+// Reasons of the Succeeded condition while a call is under way. The reason of
+// an end is [ReasonSucceeded] or [ErrorCode.Reason].
+const (
+	// ReasonPending: not decided yet, or waiting for something named in the message.
+	ReasonPending = "Pending"
+	// ReasonStarting: allowed; its sandbox is being started.
+	ReasonStarting = "Starting"
+	// ReasonRunning: the call was sent to its sandbox.
+	ReasonRunning = "Running"
+	// ReasonSucceeded: the tool answered, and the answer is in status.result.data.
+	ReasonSucceeded = "Succeeded"
+)
+
+// ConditionReady is the condition of a Tool and of a ToolPolicy: True when
+// calls can be made with it.
+const ConditionReady = "Ready"
+
+// Reasons of the Ready condition of a Tool.
+const (
+	// ReasonReady: calls are taken.
+	ReasonReady = "Ready"
+	// ReasonInvalidSchema: inputSchema or outputSchema does not compile.
+	ReasonInvalidSchema = "InvalidSchema"
+	// ReasonInvalidCommand: container.command breaks a rule of its template.
+	ReasonInvalidCommand = "InvalidCommand"
+	// ReasonInvalidSandbox: no valid pod can be rendered from the Tool.
+	ReasonInvalidSandbox = "InvalidSandbox"
+	// ReasonDuplicateFunctionName: another Tool of the namespace has the same function name.
+	ReasonDuplicateFunctionName = "DuplicateFunctionName"
+	// ReasonNamespaceNotOpen: the namespace is not opened for tools.
+	ReasonNamespaceNotOpen = "NamespaceNotOpen"
+	// ReasonRuntimeClassNotFound: isolation.runtimeClassName names no RuntimeClass.
+	ReasonRuntimeClassNotFound = "RuntimeClassNotFound"
+	// ReasonNetworkPolicyFailed: the Tool's NetworkPolicy could not be put in place.
+	ReasonNetworkPolicyFailed = "NetworkPolicyFailed"
+)
+
+// ErrorCode says in one word why a call did not succeed. The set is open:
+// clients treat an unknown code as failed and follow result.retryable.
+type ErrorCode string
+
+// The error codes. "Never started" means that no byte of the call reached a
+// tool.
+const (
+	// ErrorToolNotFound: there is no such Tool.
+	ErrorToolNotFound ErrorCode = "tool_not_found"
+	// ErrorToolNotAllowed: no policy allows the call, or one denies it.
+	ErrorToolNotAllowed ErrorCode = "tool_not_allowed"
+	// ErrorInvalidArguments: the arguments do not fit the Tool's schema.
+	ErrorInvalidArguments ErrorCode = "invalid_arguments"
+	// ErrorCancelled: ended by the caller, before or during the run.
+	ErrorCancelled ErrorCode = "cancelled"
+	// ErrorToolUnavailable: never started; the message has the cluster's own words.
+	ErrorToolUnavailable ErrorCode = "tool_unavailable"
+	// ErrorToolTimeout: the tool ran past its time and was ended.
+	ErrorToolTimeout ErrorCode = "tool_timeout"
+	// ErrorToolFailed: exit code, signal, out of memory, command not executable.
+	ErrorToolFailed ErrorCode = "tool_failed"
+	// ErrorInvalidOutput: the output is not of the declared format or schema.
+	ErrorInvalidOutput ErrorCode = "invalid_output"
+	// ErrorOutputTooLarge: the output is over output.maxBytes, or too large to store.
+	ErrorOutputTooLarge ErrorCode = "output_too_large"
+	// ErrorOutcomeUnknown: the tool may have run; its answer is lost.
+	ErrorOutcomeUnknown ErrorCode = "outcome_unknown"
+	// ErrorInternal: a fault of Callgate, and never started.
+	ErrorInternal ErrorCode = "internal_error"
+)
+
+// Reason is the code as a condition reason: tool_not_found is ToolNotFound.
+func (c ErrorCode) Reason() string {
+	out := make([]byte, 0, len(c))
+	up := true
+	for i := 0; i < len(c); i++ {
+		b := c[i]
+		switch {
+		case b == '_':
+			up = true
+			continue
+		case up && b >= 'a' && b <= 'z':
+			b -= 'a' - 'A'
+		}
+		up = false
+		out = append(out, b)
+	}
+	return string(out)
+}

@@ -1,0 +1,430 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SideEffects says what running a tool a second time does.
+// +kubebuilder:validation:Enum=None;Idempotent;NonIdempotent
+type SideEffects string
+
+// What a second run of the same call does.
+const (
+	// SideEffectsNone: the tool only reads.
+	SideEffectsNone SideEffects = "None"
+	// SideEffectsIdempotent: a second run changes nothing more, even while the
+	// first one may still be alive on a lost node.
+	SideEffectsIdempotent SideEffects = "Idempotent"
+	// SideEffectsNonIdempotent: a second run may act a second time. The default.
+	SideEffectsNonIdempotent SideEffects = "NonIdempotent"
+)
+
+// ApprovalRequirement says whether a person must approve each call.
+// +kubebuilder:validation:Enum=NotRequired;Required
+type ApprovalRequirement string
+
+// Whether a call of a Tool needs an approval whatever the policies say.
+const (
+	// ApprovalNotRequired leaves it to the policies. The default.
+	ApprovalNotRequired ApprovalRequirement = "NotRequired"
+	// ApprovalRequired: a RequireApproval rule must match and be met.
+	ApprovalRequired ApprovalRequirement = "Required"
+)
+
+// StdinMode says what a tool reads on its standard input.
+// +kubebuilder:validation:Enum=Args;None
+type StdinMode string
+
+// What a tool reads on its standard input.
+const (
+	// StdinArgs: the arguments as one JSON object. The default.
+	StdinArgs StdinMode = "Args"
+	// StdinNone: /dev/null.
+	StdinNone StdinMode = "None"
+)
+
+// OutputFormat says how a tool's standard output is read.
+// +kubebuilder:validation:Enum=JSON;Text;Binary
+type OutputFormat string
+
+// How a tool's standard output becomes result.data.
+const (
+	// OutputJSON: exactly one JSON value. The default.
+	OutputJSON OutputFormat = "JSON"
+	// OutputText: valid UTF-8, stored as one JSON string.
+	OutputText OutputFormat = "Text"
+	// OutputBinary: any bytes, stored as one base64 string.
+	OutputBinary OutputFormat = "Binary"
+)
+
+// ToolSpec is what a platform team registers.
+// +kubebuilder:validation:XValidation:rule="!has(self.approval) || self.approval != 'Required'",message="approval: Required is not served by this version; it would be dropped, and calls would run unapproved",fieldPath=".approval"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxRetries) || self.maxRetries == 0",message="maxRetries above 0 is not served by this version; each call has one started attempt",fieldPath=".maxRetries"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxConcurrentCalls)",message="maxConcurrentCalls is not served by this version",fieldPath=".maxConcurrentCalls"
+// +kubebuilder:validation:XValidation:rule="!has(self.deduplicate)",message="deduplicate is not served by this version",fieldPath=".deduplicate"
+// +kubebuilder:validation:XValidation:rule="!has(self.warm)",message="warm is not served by this version",fieldPath=".warm"
+type ToolSpec struct {
+	// functionName is the name a model sees. Default: the object's name, which
+	// must then be a legal function name itself. Two Tools of a namespace with
+	// one function name are both not Ready.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_-]+$`
+	FunctionName string `json:"functionName,omitempty"`
+
+	// description tells a model what the tool does.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	Description string `json:"description,omitempty"`
+
+	// inputSchema is the JSON Schema of the arguments: draft 2020-12 without a
+	// $schema, else draft 4 to 2020-12. References must be local. At most 256 KiB.
+	// +required
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +structType=atomic
+	InputSchema apiextensionsv1.JSON `json:"inputSchema"`
+
+	// outputSchema is the JSON Schema of the output; an output that does not fit
+	// it ends the call with invalid_output. Same rules as inputSchema.
+	// +optional
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +structType=atomic
+	OutputSchema *apiextensionsv1.JSON `json:"outputSchema,omitempty"`
+
+	// sideEffects says what running the tool a second time does, and so what may
+	// be repeated after a failure.
+	// +optional
+	// +kubebuilder:default=NonIdempotent
+	SideEffects SideEffects `json:"sideEffects,omitempty"`
+
+	// approval says whether a person must approve each call. This version
+	// refuses Required.
+	// +optional
+	// +kubebuilder:default=NotRequired
+	Approval ApprovalRequirement `json:"approval,omitempty"`
+
+	// timeoutSeconds bounds the tool's own run, measured from its exec. A call
+	// may only shorten it. Default 8.
+	// +optional
+	// +kubebuilder:default=8
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+
+	// startDeadlineSeconds bounds scheduling, image pull and start of the
+	// sandbox, before the tool runs. Default 120.
+	// +optional
+	// +kubebuilder:default=120
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	StartDeadlineSeconds int32 `json:"startDeadlineSeconds,omitempty"`
+
+	// maxRetries bounds further attempts after one that started. This version
+	// serves 0 only.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10
+	MaxRetries *int32 `json:"maxRetries,omitempty"`
+
+	// maxConcurrentCalls bounds the calls that run at once, over all callers.
+	// Not served by this version.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	MaxConcurrentCalls *int32 `json:"maxConcurrentCalls,omitempty"`
+
+	// deduplicate makes identical arguments by the same caller one call. Not
+	// served by this version.
+	// +optional
+	Deduplicate *Deduplicate `json:"deduplicate,omitempty"`
+
+	// container is the program that runs, in an isolated container.
+	// +required
+	Container ToolContainer `json:"container"`
+
+	// isolation says what the sandbox may reach. Default: nothing.
+	// +optional
+	Isolation ToolIsolation `json:"isolation,omitzero"`
+
+	// output says how standard output is read.
+	// +optional
+	// +kubebuilder:default={}
+	Output ToolOutput `json:"output,omitzero"`
+
+	// warm keeps sandboxes started and waiting. Not served by this version.
+	// +optional
+	Warm *WarmPool `json:"warm,omitempty"`
+}
+
+// Deduplicate says for how long identical calls are one.
+type Deduplicate struct {
+	// windowSeconds is how long a call is remembered after its end.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	WindowSeconds int32 `json:"windowSeconds,omitempty"`
+}
+
+// WarmPool says how many sandboxes wait for calls.
+type WarmPool struct {
+	// replicas is the number of waiting sandboxes.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// maxIdleSeconds is how long a sandbox waits before it is replaced.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	MaxIdleSeconds int32 `json:"maxIdleSeconds,omitempty"`
+}
+
+// ToolContainer is the program of a Tool.
+type ToolContainer struct {
+	// image is the container image, as in a pod.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^\S+$`
+	Image string `json:"image,omitempty"`
+
+	// protocol is how the program is called. Stdio, the default and only value
+	// served: arguments on stdin, the result on stdout, exit code 0 for success.
+	// +optional
+	// +kubebuilder:default=Stdio
+	// +kubebuilder:validation:Enum=Stdio
+	Protocol string `json:"protocol,omitempty"`
+
+	// command replaces the image's entrypoint: program and arguments, never a
+	// shell of ours. $(args.x) stands for the argument x: a string as it is, any
+	// other value as compact JSON; if x is absent or null the whole element is
+	// dropped. $$( is a literal $(.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=32768
+	Command []string `json:"command,omitempty"`
+
+	// stdin says what the tool reads on standard input.
+	// +optional
+	// +kubebuilder:default=Args
+	Stdin StdinMode `json:"stdin,omitempty"`
+
+	// env adds to the environment of the tool. Nothing in a value is expanded.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=128
+	Env []EnvVar `json:"env,omitempty"`
+
+	// resources of the tool's container. Limits default to 500m CPU and 128Mi
+	// memory, requests to 10m and 32Mi.
+	// +optional
+	Resources ToolResources `json:"resources,omitzero"`
+
+	// runAsUser is the user the tool runs as, never root. Default 65532. It is
+	// the group, too.
+	// +optional
+	// +kubebuilder:default=65532
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	RunAsUser int64 `json:"runAsUser,omitempty"`
+
+	// imagePullSecrets are Secrets of the Tool's namespace, as in a pod.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+}
+
+// EnvVar is one environment variable of a tool.
+// +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="exactly one of value and valueFrom must be set"
+// +kubebuilder:validation:XValidation:rule="!self.name.startsWith('KUBERNETES_') && !self.name.startsWith('CALLGATE_')",message="names that begin with KUBERNETES_ or CALLGATE_ are reserved",fieldPath=".name"
+type EnvVar struct {
+	// name of the variable.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	Name string `json:"name,omitempty"`
+
+	// value as it is; no $(…) is expanded.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32768
+	Value *string `json:"value,omitempty"`
+
+	// valueFrom takes the value from an object of the Tool's namespace.
+	// +optional
+	ValueFrom *EnvVarSource `json:"valueFrom,omitempty"`
+}
+
+// EnvVarSource is where the value of a variable comes from.
+// +kubebuilder:validation:XValidation:rule="has(self.secretKeyRef) != has(self.configMapKeyRef)",message="exactly one of secretKeyRef and configMapKeyRef must be set"
+type EnvVarSource struct {
+	// secretKeyRef names a key of a Secret.
+	// +optional
+	SecretKeyRef *KeySelector `json:"secretKeyRef,omitempty"`
+	// configMapKeyRef names a key of a ConfigMap.
+	// +optional
+	ConfigMapKeyRef *KeySelector `json:"configMapKeyRef,omitempty"`
+}
+
+// KeySelector names a key of a Secret or ConfigMap in the Tool's namespace.
+type KeySelector struct {
+	// name of the object.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+	// key in the object's data.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key,omitempty"`
+}
+
+// ToolResources are the limits and requests of a tool's container.
+type ToolResources struct {
+	// limits, as in a pod.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Limits corev1.ResourceList `json:"limits,omitempty"`
+	// requests, as in a pod.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Requests corev1.ResourceList `json:"requests,omitempty"`
+}
+
+// ToolIsolation says what a sandbox is made of and may reach.
+type ToolIsolation struct {
+	// runtimeClassName names the RuntimeClass of the pod, for example gvisor. A
+	// missing one makes the Tool not Ready; nothing falls back silently.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	RuntimeClassName string `json:"runtimeClassName,omitempty"`
+
+	// scratchSizeLimit bounds /tmp, which is in memory. Default 64Mi. When full,
+	// writes fail with ENOSPC at once.
+	// +optional
+	// +kubebuilder:default="64Mi"
+	ScratchSizeLimit *resource.Quantity `json:"scratchSizeLimit,omitempty"`
+
+	// network says what the tool may reach. Default: nothing, not even loopback.
+	// +optional
+	Network ToolNetwork `json:"network,omitzero"`
+}
+
+// DNSMode says whether a tool can resolve names.
+// +kubebuilder:validation:Enum=None;Cluster
+type DNSMode string
+
+// Whether a tool can resolve names.
+const (
+	// DNSNone: no name resolution. The default.
+	DNSNone DNSMode = "None"
+	// DNSCluster: the cluster's DNS.
+	DNSCluster DNSMode = "Cluster"
+)
+
+// ToolNetwork says what the tool may reach.
+// +kubebuilder:validation:XValidation:rule="!has(self.dns) || self.dns == 'None'",message="dns: Cluster is not served by this version",fieldPath=".dns"
+type ToolNetwork struct {
+	// egress are the destinations that the tool may reach, in the type of
+	// NetworkPolicy. Link-local and metadata addresses are cut out of every range.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Egress []networkingv1.NetworkPolicyEgressRule `json:"egress,omitempty"`
+
+	// dns says whether names can be resolved. This version refuses Cluster.
+	// +optional
+	// +kubebuilder:default=None
+	DNS DNSMode `json:"dns,omitempty"`
+
+	// loopback lets the tool use sockets to talk to its own helpers on
+	// 127.0.0.1. Without it and without egress every socket but AF_UNIX is refused.
+	// +optional
+	Loopback bool `json:"loopback,omitempty"`
+}
+
+// ToolOutput says how a tool's standard output is read.
+type ToolOutput struct {
+	// format of standard output.
+	// +optional
+	// +kubebuilder:default=JSON
+	Format OutputFormat `json:"format,omitempty"`
+
+	// maxBytes bounds raw standard output. Default 65,536; at most 262,144.
+	// +optional
+	// +kubebuilder:default=65536
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=262144
+	MaxBytes int32 `json:"maxBytes,omitempty"`
+}
+
+// ToolStatus is what the controller observed of a Tool.
+type ToolStatus struct {
+	// observedGeneration is the generation that the conditions speak of.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Tool is what a platform team registers: a program in a container image, the
+// schema of its arguments, and what it may reach.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=callgate
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Function",type=string,JSONPath=`.spec.functionName`
+// +kubebuilder:printcolumn:name="Side Effects",type=string,JSONPath=`.spec.sideEffects`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="has(self.spec.functionName) || self.metadata.name.matches('^[a-zA-Z0-9_-]{1,64}$')",message="metadata.name is no legal function name (1 to 64 of a-z A-Z 0-9 _ -): set spec.functionName"
+type Tool struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the platform team registers.
+	// +required
+	Spec ToolSpec `json:"spec,omitzero"`
+
+	// status is what the controller observed.
+	// +optional
+	// +default={"observedGeneration":-1}
+	Status ToolStatus `json:"status,omitzero"`
+}
+
+// ToolList is a list of Tools.
+// +kubebuilder:object:root=true
+type ToolList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the Tools.
+	// +required
+	Items []Tool `json:"items"`
+}

@@ -1,0 +1,364 @@
+package v1alpha1
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ToolCallSpec is what an agent proposes. It cannot be changed after creation,
+// except cancel from false to true: an admission policy refuses it.
+// +kubebuilder:validation:XValidation:rule="!has(self.idempotencyKey)",message="idempotencyKey is not served by this version; it would be dropped, and the call could run twice",fieldPath=".idempotencyKey"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecondsAfterFinished)",message="ttlSecondsAfterFinished is not served by this version; delete finished calls yourself",fieldPath=".ttlSecondsAfterFinished"
+type ToolCallSpec struct {
+	// toolRef names the Tool.
+	// +required
+	ToolRef ToolReference `json:"toolRef,omitzero"`
+
+	// args are the arguments, at most 256 KiB of JSON. Absent means {}.
+	// +optional
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +structType=atomic
+	Args *apiextensionsv1.JSON `json:"args,omitempty"`
+
+	// idempotencyKey makes calls with the same key one call. Not served by this
+	// version.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	IdempotencyKey string `json:"idempotencyKey,omitempty"`
+
+	// timeoutSeconds shortens the Tool's timeoutSeconds; it never lengthens it.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+
+	// deadlineSeconds bounds the whole call from its creation, over every wait.
+	// When it is over, a call that has not started never starts.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	DeadlineSeconds int32 `json:"deadlineSeconds,omitempty"`
+
+	// ttlSecondsAfterFinished is how long the caller wishes the finished call to
+	// be kept. Not served by this version.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2592000
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+
+	// context is set by the caller's runtime, exactly as trustworthy as the caller.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	Context map[string]ContextValue `json:"context,omitempty"`
+
+	// cancel ends the call. The only field that may change: from false to true.
+	// +optional
+	Cancel bool `json:"cancel,omitempty"`
+
+	// requester is who created the call. The API server writes it from the
+	// authenticated request; what a client writes here is overwritten.
+	// +optional
+	Requester *Requester `json:"requester,omitempty"`
+}
+
+// ContextValue is one value of a call's context.
+// +kubebuilder:validation:MaxLength=256
+type ContextValue string
+
+// ToolReference names a Tool by object name or by function name.
+// +kubebuilder:validation:XValidation:rule="has(self.name) != has(self.functionName)",message="exactly one of name and functionName must be set"
+type ToolReference struct {
+	// name of the Tool object.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// functionName of the Tool.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	FunctionName string `json:"functionName,omitempty"`
+
+	// namespace of the Tool. Default: the call's own.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// Requester is the authenticated identity that created a call.
+type Requester struct {
+	// username, for a ServiceAccount system:serviceaccount:NAMESPACE:NAME.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Username string `json:"username,omitempty"`
+
+	// uid of the identity, empty for some kinds of users.
+	// +optional
+	// +kubebuilder:validation:MinLength=0
+	// +kubebuilder:validation:MaxLength=1024
+	UID *string `json:"uid,omitempty"`
+
+	// groups of the identity.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=1024
+	Groups []string `json:"groups,omitempty"`
+}
+
+// ToolCallStatus is the life of a call, and its one normalized result.
+type ToolCallStatus struct {
+	// observedGeneration is the generation that the status speaks of; -1 before
+	// the controller has seen the call.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Succeeded, Complete, Reconciling, Stalled.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// argsDigest is the SHA-256 of the canonical arguments, written when the
+	// call was first judged. A call whose arguments no longer match it is ended.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ArgsDigest string `json:"argsDigest,omitempty"`
+
+	// toolUID is the UID of the Tool that the call was decided with.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ToolUID types.UID `json:"toolUID,omitempty"`
+
+	// toolGeneration is the generation of the Tool that the call was decided with.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ToolGeneration int64 `json:"toolGeneration,omitempty"`
+
+	// decision is how the policies decided.
+	// +optional
+	Decision *PolicyDecision `json:"decision,omitempty"`
+
+	// attempts to run the tool. An entry is written before the first byte of the
+	// call goes to its sandbox.
+	// +optional
+	// +listType=map
+	// +listMapKey=number
+	// +kubebuilder:validation:MaxItems=64
+	Attempts []Attempt `json:"attempts,omitempty"`
+
+	// result is the one answer, present once the call is complete.
+	// +optional
+	Result *Result `json:"result,omitempty"`
+
+	// startTime is when the controller first saw the call.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// completionTime is when the result was written.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+}
+
+// PolicyDecision is how the policies decided, and which rules matched.
+type PolicyDecision struct {
+	// allowed says whether the call may run.
+	// +required
+	Allowed *bool `json:"allowed,omitempty"`
+
+	// decisiveRule is the rule that decided; absent when no rule matched.
+	// +optional
+	DecisiveRule *RuleReference `json:"decisiveRule,omitempty"`
+
+	// matchedRules are all rules that matched, at most 64, sorted.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	MatchedRules []RuleReference `json:"matchedRules,omitempty"`
+}
+
+// RuleReference names a rule of a policy.
+type RuleReference struct {
+	// policy that holds the rule: namespace/name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Policy string `json:"policy,omitempty"`
+	// rule is the name of the rule.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Rule string `json:"rule,omitempty"`
+	// effect of the rule.
+	// +required
+	Effect RuleEffect `json:"effect,omitempty"`
+}
+
+// Attempt is one attempt to run the tool, in a sandbox of its own.
+type Attempt struct {
+	// number of the attempt, from 1.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	Number int32 `json:"number,omitempty"`
+
+	// sandbox is the name of the Job, in the Tool's namespace.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Sandbox string `json:"sandbox,omitempty"`
+
+	// namespace of the sandbox.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+
+	// pod is the name of the sandbox's pod.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod,omitempty"`
+
+	// podUID is the UID of the only pod that may get this call.
+	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	PodUID types.UID `json:"podUID,omitempty"`
+
+	// timeoutSeconds is the tool's time limit in this attempt.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+
+	// node that ran the sandbox.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+
+	// imageID is the image that ran, as the node reported it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	ImageID string `json:"imageID,omitempty"`
+
+	// sendTime is when the controller decided to send the call.
+	// +required
+	SendTime metav1.MicroTime `json:"sendTime,omitzero"`
+
+	// startTime is when the tool was started, by the clock of its node.
+	// +optional
+	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
+
+	// finishTime is when the tool ended, by the clock of its node.
+	// +optional
+	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
+
+	// exitCode of the tool, if it exited by itself.
+	// +optional
+	ExitCode *int32 `json:"exitCode,omitempty"`
+
+	// outcome of the attempt: empty while it runs, then Reported (the runner
+	// gave a result), NeverStarted, Failed (it ran, and the cluster says how it
+	// ended) or Unknown (it may have run).
+	// +optional
+	// +kubebuilder:validation:Enum=Reported;NeverStarted;Failed;Unknown
+	Outcome AttemptOutcome `json:"outcome,omitempty"`
+}
+
+// AttemptOutcome says how an attempt ended.
+type AttemptOutcome string
+
+// How an attempt ended.
+const (
+	OutcomeReported     AttemptOutcome = "Reported"
+	OutcomeNeverStarted AttemptOutcome = "NeverStarted"
+	OutcomeFailed       AttemptOutcome = "Failed"
+	OutcomeUnknown      AttemptOutcome = "Unknown"
+)
+
+// Result is the one envelope that every call ends with.
+// +structType=atomic
+type Result struct {
+	// ok says whether the tool succeeded.
+	// +required
+	OK *bool `json:"ok,omitempty"`
+
+	// data is the tool's answer: any JSON value. Absent on failure.
+	// +optional
+	// +nullable
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Data *apiextensionsv1.JSON `json:"data,omitempty"`
+
+	// errorCode says in one word why the call failed. Absent on success.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ErrorCode ErrorCode `json:"errorCode,omitempty"`
+
+	// message says what happened, where, which limit and actual value, and what
+	// to do. Absent on success.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	Message string `json:"message,omitempty"`
+
+	// retryable says whether the same call, unchanged, may be proposed again: no
+	// second side effect, and a reason to expect another outcome.
+	// +required
+	Retryable *bool `json:"retryable,omitempty"`
+}
+
+// ToolCall is what an agent proposes: one call of one Tool. The controller
+// checks it, runs the tool in an isolated container, and answers in
+// status.result.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=callgate,shortName=tc
+// +kubebuilder:printcolumn:name="Tool",type=string,JSONPath=`.spec.toolRef['name','functionName']`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Succeeded")].reason`
+// +kubebuilder:printcolumn:name="OK",type=boolean,JSONPath=`.status.result.ok`
+// +kubebuilder:printcolumn:name="Requester",type=string,JSONPath=`.spec.requester.username`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Succeeded")].message`
+type ToolCall struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the agent proposes.
+	// +required
+	Spec ToolCallSpec `json:"spec,omitzero"`
+
+	// status is the life of the call, and its result.
+	// +optional
+	// +default={"observedGeneration":-1}
+	Status ToolCallStatus `json:"status,omitzero"`
+}
+
+// ToolCallList is a list of ToolCalls.
+// +kubebuilder:object:root=true
+type ToolCallList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the ToolCalls.
+	// +required
+	Items []ToolCall `json:"items"`
+}

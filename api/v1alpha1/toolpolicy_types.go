@@ -1,0 +1,197 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PolicyMode says whether a policy decides or only records.
+// +kubebuilder:validation:Enum=Enforce;Audit
+type PolicyMode string
+
+// Whether a policy decides or only records.
+const (
+	// PolicyModeEnforce: the rules decide. The default.
+	PolicyModeEnforce PolicyMode = "Enforce"
+	// PolicyModeAudit: the rules are recorded and change nothing.
+	PolicyModeAudit PolicyMode = "Audit"
+)
+
+// RuleEffect is what a rule does with a call that it matches.
+// +kubebuilder:validation:Enum=Allow;Deny;RequireApproval;Limit
+type RuleEffect string
+
+// What a rule does. Deny beats everything, Allow grants; RequireApproval and
+// Limit are obligations and grant nothing.
+const (
+	EffectAllow           RuleEffect = "Allow"
+	EffectDeny            RuleEffect = "Deny"
+	EffectRequireApproval RuleEffect = "RequireApproval"
+	EffectLimit           RuleEffect = "Limit"
+)
+
+// ToolPolicySpec says who may call which Tools of its namespace.
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'Enforce'",message="mode: Audit is not served by this version",fieldPath=".mode"
+type ToolPolicySpec struct {
+	// mode says whether the policy decides or only records. This version
+	// refuses Audit.
+	// +optional
+	// +kubebuilder:default=Enforce
+	Mode PolicyMode `json:"mode,omitempty"`
+
+	// subjects are the callers that the rules speak of, as in RBAC.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	Subjects []Subject `json:"subjects,omitempty"`
+
+	// rules of the policy. Their order does not matter.
+	// +required
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	Rules []PolicyRule `json:"rules,omitempty"`
+}
+
+// SubjectKind is the kind of a caller.
+// +kubebuilder:validation:Enum=User;Group;ServiceAccount
+type SubjectKind string
+
+// The kinds of callers.
+const (
+	SubjectUser           SubjectKind = "User"
+	SubjectGroup          SubjectKind = "Group"
+	SubjectServiceAccount SubjectKind = "ServiceAccount"
+)
+
+// Subject names callers, as in RBAC.
+// +kubebuilder:validation:XValidation:rule="(self.kind == 'ServiceAccount') == has(self.__namespace__)",message="namespace must be set for a ServiceAccount, and only for one",fieldPath=".namespace"
+type Subject struct {
+	// kind of the subject.
+	// +required
+	Kind SubjectKind `json:"kind,omitempty"`
+
+	// name of the user, group or ServiceAccount, exactly.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Name string `json:"name,omitempty"`
+
+	// namespace of the ServiceAccount.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// PolicyRule is one rule.
+// +kubebuilder:validation:XValidation:rule="self.effect == 'Allow' || self.effect == 'Deny'",message="effects RequireApproval and Limit are not served by this version",fieldPath=".effect"
+// +kubebuilder:validation:XValidation:rule="!has(self.when)",message="when is not served by this version",fieldPath=".when"
+// +kubebuilder:validation:XValidation:rule="!has(self.message) || self.effect == 'Deny'",message="message goes with effect Deny only",fieldPath=".message"
+type PolicyRule struct {
+	// name of the rule, unique in the policy; decisions name it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// effect of the rule on a call that it matches.
+	// +required
+	Effect RuleEffect `json:"effect,omitempty"`
+
+	// tools selects the Tools that the rule speaks of. All its fields must
+	// match; one value of a field is enough.
+	// +required
+	Tools ToolSelector `json:"tools,omitzero"`
+
+	// when is a CEL condition. Not served by this version.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	When string `json:"when,omitempty"`
+
+	// message tells a refused caller what to do.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
+}
+
+// ToolSelector selects Tools.
+// +kubebuilder:validation:XValidation:rule="has(self.names) || has(self.selector) || has(self.sideEffects)",message="at least one of names, selector and sideEffects must be set; names: [\"*\"] selects every Tool"
+type ToolSelector struct {
+	// names of Tool objects, exactly, or * for every Tool.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	Names []string `json:"names,omitempty"`
+
+	// selector of Tool labels.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// sideEffects of the Tools.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	SideEffects []SideEffects `json:"sideEffects,omitempty"`
+}
+
+// ToolPolicyStatus is what the controller observed of a ToolPolicy.
+type ToolPolicyStatus struct {
+	// observedGeneration is the generation that the conditions speak of.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ToolPolicy says who may call which Tools of its namespace. Without an Allow
+// rule nothing is allowed; a Deny rule beats every Allow.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:categories=callgate,shortName=tpol
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
+// +kubebuilder:printcolumn:name="Rules",type=string,JSONPath=`.spec.rules[*].name`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ToolPolicy struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says who may call what.
+	// +required
+	Spec ToolPolicySpec `json:"spec,omitzero"`
+
+	// status is what the controller observed.
+	// +optional
+	// +default={"observedGeneration":-1}
+	Status ToolPolicyStatus `json:"status,omitzero"`
+}
+
+// ToolPolicyList is a list of ToolPolicies.
+// +kubebuilder:object:root=true
+type ToolPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the ToolPolicies.
+	// +required
+	Items []ToolPolicy `json:"items"`
+}
