@@ -1,0 +1,147 @@
+// Package result turns what a tool did (exit code, output) into the one envelope that every caller gets. It is pure: the
+// same run gives the same envelope.
+package result
+
+import (
+	"fmt"
+	"time"
+
+	"callgate.dev/callgate/internal/jsonvalue"
+	"callgate.dev/callgate/internal/schema"
+	"callgate.dev/callgate/internal/wire"
+)
+
+// Codes of an Envelope, as documented for the API.
+const (
+	CodeToolTimeout    = "tool_timeout"
+	CodeToolFailed     = "tool_failed"
+	CodeInvalidOutput  = "invalid_output"
+	CodeOutputTooLarge = "output_too_large"
+	CodeInternalError  = "internal_error"
+)
+
+// Formats of a Tool's output.
+const (
+	FormatJSON   = "JSON"   // exactly one JSON value on stdout
+	FormatText   = "Text"   // UTF-8; data is a JSON string
+	FormatBinary = "Binary" // any bytes; data is their base64 as a JSON string
+)
+
+// Side effects of a Tool, as far as they decide what may be retried.
+const (
+	SideEffectsNone       = "None"
+	SideEffectsIdempotent = "Idempotent"
+)
+
+// DefaultMaxBytes is the bound of stdout where a Spec has none.
+const DefaultMaxBytes = 65536
+
+// exitTempFail is EX_TEMPFAIL: the tool promises that nothing was done.
+const exitTempFail = 75
+
+// Spec is what the Tool and the call say about the result.
+type Spec struct {
+	Format   string         // FormatJSON where empty
+	MaxBytes int64          // of raw stdout; DefaultMaxBytes where 0
+	Schema   *schema.Schema // outputSchema; nil without. It applies to data, whatever the format.
+	// SideEffects decides whether a timeout may be retried. Everything but None and Idempotent counts as NonIdempotent.
+	SideEffects string
+	// Timeout is the limit that the run had, for the message.
+	Timeout time.Duration
+}
+
+// Envelope is the result of a call.
+type Envelope struct {
+	OK        bool
+	Data      []byte // compact JSON; nil unless OK
+	ErrorCode string // empty if OK
+	// Message is one printable line, at most about 2 KiB: what, where, limit and actual value, what to do. Empty if OK.
+	Message string
+	// Retryable: the same call, unchanged, may be proposed again without a second side effect, and may end otherwise.
+	Retryable bool
+}
+
+// Normalize returns the envelope of a finished run. The first of these that applies decides: time over, not started, ended
+// by a signal, exit code, size of stdout, its format, the output schema. Text on stderr is no failure.
+func Normalize(spec Spec, run wire.Result) Envelope {
+	switch {
+	case run.TimedOut:
+		return timedOut(spec)
+	case run.StartError != "" || run.StartErrorKind != "":
+		return notStarted(run)
+	case run.Signal != "":
+		hint := ""
+		if run.Signal == "SIGKILL" {
+			hint = " (often the memory limit)"
+		}
+		return failed("the tool was ended by the signal "+jsonvalue.Cut(jsonvalue.Printable(run.Signal), 40)+hint, run)
+	case run.ExitCode == exitTempFail:
+		e := failed("nothing was done, try again later (exit code 75)", run)
+		e.Retryable = true
+		return e
+	case run.ExitCode != 0:
+		return failed(fmt.Sprintf("the tool ended with exit code %d", run.ExitCode), run)
+	}
+
+	if limit, size := spec.maxBytes(), max(run.StdoutBytes, int64(len(run.Stdout))); size > limit {
+		return failure(CodeOutputTooLarge, fmt.Sprintf(
+			"the tool printed %d bytes on stdout, output.maxBytes allows %d: ask for less, or print less", size, limit))
+	} else if size > int64(len(run.Stdout)) {
+		return failure(CodeInvalidOutput, fmt.Sprintf(
+			"the tool printed %d bytes on stdout, but only the first %d were kept", size, len(run.Stdout)))
+	}
+	data, problem := spec.data(run.Stdout)
+	if problem == "" && spec.Schema != nil {
+		if err := spec.Schema.Validate(data); err != nil {
+			problem = "the output does not fit outputSchema: " + err.Error()
+		}
+	}
+	if problem != "" {
+		return failure(CodeInvalidOutput, problem)
+	}
+	return Envelope{OK: true, Data: data}
+}
+
+func (s Spec) maxBytes() int64 {
+	if s.MaxBytes <= 0 {
+		return DefaultMaxBytes
+	}
+	return s.MaxBytes
+}
+
+func timedOut(spec Spec) Envelope {
+	e := failure(CodeToolTimeout, fmt.Sprintf("the tool ran longer than its limit of %s and was stopped", spec.Timeout))
+	switch spec.SideEffects {
+	case SideEffectsNone, SideEffectsIdempotent:
+		e.Retryable = true
+	default:
+		e.Message += "; it may have taken effect, so look before you call it again"
+	}
+	return e
+}
+
+func notStarted(run wire.Result) Envelope {
+	why := jsonvalue.Cut(jsonvalue.Printable(run.StartError), 1024)
+	switch run.StartErrorKind {
+	case wire.StartRunnerFault: // ours, and the tool did not run
+		e := failure(CodeInternalError, "the sandbox could not be prepared, the tool did not run: "+why)
+		e.Retryable = true
+		return e
+	case wire.StartCommandNotFound:
+		return failure(CodeToolFailed, "the tool's command was not found in its image, it did not run: "+why)
+	case wire.StartNotExecutable:
+		return failure(CodeToolFailed, "the tool's command cannot be executed, it did not run: "+why)
+	default:
+		return failure(CodeToolFailed, "the tool could not be started, it did not run: "+why)
+	}
+}
+
+// failed adds the end of stderr: a tool's own words are the best there are.
+func failed(what string, run wire.Result) Envelope {
+	if words := lastWords(run.StderrTail, run.StderrBytes); words != "" {
+		return failure(CodeToolFailed, what+": "+words)
+	}
+	return failure(CodeToolFailed, what+" and printed nothing on stderr")
+}
+
+func failure(code, message string) Envelope { return Envelope{ErrorCode: code, Message: message} }

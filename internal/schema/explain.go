@@ -1,0 +1,269 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+
+	"callgate.dev/callgate/internal/jsonvalue"
+)
+
+// explainCompile turns what the compiler says into one line for the author of the schema.
+func explainCompile(doc any, err error) error {
+	var invalid *jsonschema.ValidationError
+	var load *loadError
+	var loop jsonschema.InfiniteLoopError
+	switch {
+	case errors.As(err, &invalid):
+		return &CompileError{explainMeta(doc, invalid)}
+	case errors.As(err, &load):
+		return explainLoad(doc, load.url)
+	case errors.As(err, &loop):
+		return fmt.Errorf("the schema refers to itself without end: %s", cleanLocation(string(loop)))
+	}
+	text := strings.TrimPrefix(err.Error(), "jsonschema: ")
+	var whole *jsonschema.SchemaError
+	if errors.As(err, &whole) && whole.Err != nil {
+		text = strings.TrimPrefix(whole.Err.Error(), "jsonschema: ")
+	}
+	if target, ok := strings.CutSuffix(text, " not found"); ok {
+		if tokens, ref, ok := findReference(doc, target); ok {
+			return fmt.Errorf("%s: the reference %s leads to nothing in this schema", jsonvalue.DisplayPointer(jsonvalue.Pointer(tokens...)),
+				jsonvalue.Quote(ref))
+		}
+	}
+	return fmt.Errorf("the schema cannot be compiled: %s", cleanLocation(text))
+}
+
+// CompileError lists where a schema breaks the rules of its draft, one to five places, sorted by pointer.
+type CompileError struct{ Violations []Violation }
+
+// Error returns all places in one printable line.
+func (e *CompileError) Error() string { return (&InvalidError{e.Violations}).Error() }
+
+func explainLoad(doc any, target string) error {
+	tokens, ref, ok := findReference(doc, target)
+	if !ok {
+		return fmt.Errorf("the schema refers to %s, and nothing is ever loaded: put the schema under $defs and refer to it by #/$defs/NAME",
+			jsonvalue.Quote(cleanLocation(target)))
+	}
+	where := jsonvalue.DisplayPointer(jsonvalue.Pointer(tokens...))
+	if tokens[len(tokens)-1] == "$schema" {
+		return fmt.Errorf("%s: the dialect %s is not known: use https://json-schema.org/draft/2020-12/schema, or that of draft 4, 6, 7 or 2019-09",
+			where, jsonvalue.Quote(ref))
+	}
+	return fmt.Errorf("%s: %s is outside this schema, and nothing is ever loaded: put that schema under $defs and refer to it by #/$defs/NAME",
+		where, jsonvalue.Quote(ref))
+}
+
+// cleanLocation removes our own base URL from a text of the library.
+func cleanLocation(text string) string {
+	return jsonvalue.Cut(jsonvalue.Printable(strings.ReplaceAll(text, baseURL, "")), 300)
+}
+
+// explainMeta explains a schema that its metaschema refuses. The metaschema itself is not at hand, so the expectation is
+// the library's own text.
+func explainMeta(doc any, err *jsonschema.ValidationError) []Violation {
+	return explain(err, func(leaf *jsonschema.ValidationError) Violation {
+		v := Violation{Pointer: instancePointer(leaf), Keyword: lastKeyword(leaf.KeywordLocation)}
+		got, found := jsonvalue.Lookup(doc, v.Pointer)
+		v.Message = jsonvalue.Cut(jsonvalue.Printable(leaf.Message), 300)
+		if text, isString := got.(string); isString && strings.Contains(leaf.Message, "regex") {
+			v.Message = regexpMessage(text)
+			return v
+		}
+		if v.Keyword == "format" || v.Keyword == "propertyNames" {
+			if name := v.Pointer[strings.LastIndexByte(v.Pointer, '/')+1:]; strings.Contains(leaf.Message, "regex") {
+				v.Message = regexpMessage(strings.ReplaceAll(strings.ReplaceAll(name, "~1", "/"), "~0", "~"))
+				return v
+			}
+		}
+		if found && v.Keyword != "required" {
+			v.Message += ", but it is " + describe(got)
+		}
+		return v
+	})
+}
+
+// regexpMessage says why Go does not accept a regular expression.
+func regexpMessage(pattern string) string {
+	_, err := regexp.Compile(pattern)
+	var parse *syntax.Error
+	if !errors.As(err, &parse) {
+		return fmt.Sprintf("%s is not a regular expression", jsonvalue.Quote(pattern))
+	}
+	return fmt.Sprintf("%s is not a regular expression of Go (RE2): %s: %s; RE2 has no look-around, no back-references and at most 1000 repetitions",
+		jsonvalue.Quote(pattern), parse.Code, jsonvalue.Quote(parse.Expr))
+}
+
+// explainInvalid turns what the validator says into an *InvalidError.
+func explainInvalid(doc, value any, err error) error {
+	var invalid *jsonschema.ValidationError
+	var loop jsonschema.InfiniteLoopError
+	switch {
+	case errors.As(err, &invalid):
+		return &InvalidError{explain(invalid, func(leaf *jsonschema.ValidationError) Violation {
+			return explainLeaf(doc, value, leaf)
+		})}
+	case errors.As(err, &loop):
+		return fmt.Errorf("the schema refers to itself without end: %s", cleanLocation(string(loop)))
+	}
+	return fmt.Errorf("the validator failed: %s", cleanLocation(err.Error()))
+}
+
+// explain picks the relevant leaves of an error tree and words each, sorted so that the same value gets the same answer.
+func explain(root *jsonschema.ValidationError, word func(*jsonschema.ValidationError) Violation) []Violation {
+	violations := []Violation{}
+	seen := map[string]bool{}
+	leaves := relevant(root)
+	slices.SortFunc(leaves, func(a, b *jsonschema.ValidationError) int {
+		if c := strings.Compare(a.InstanceLocation, b.InstanceLocation); c != 0 {
+			return c
+		}
+		return strings.Compare(a.KeywordLocation, b.KeywordLocation)
+	})
+	for _, leaf := range leaves {
+		var v Violation
+		if isChoice(leaf) && len(leaf.Causes) > 0 {
+			v = wordChoice(leaf, word)
+		} else {
+			v = word(leaf)
+		}
+		if line := v.String(); !seen[line] {
+			seen[line] = true
+			violations = append(violations, v)
+		}
+		if len(violations) == maxViolations {
+			break
+		}
+	}
+	return violations
+}
+
+// relevant returns the errors that say something: it looks through $ref, allOf and if, and for anyOf and oneOf it takes
+// the alternative that was meant (see closest), or the choice itself if there is none.
+func relevant(e *jsonschema.ValidationError) []*jsonschema.ValidationError {
+	keyword := lastKeyword(e.KeywordLocation)
+	switch {
+	case len(e.Causes) == 0 || keyword == "minContains":
+		return []*jsonschema.ValidationError{e}
+	case isChoice(e):
+		if best := closest(e); best != nil {
+			return best
+		}
+		return []*jsonschema.ValidationError{e}
+	}
+	var leaves []*jsonschema.ValidationError
+	for _, cause := range e.Causes {
+		leaves = append(leaves, relevant(cause)...)
+	}
+	return leaves
+}
+
+func isChoice(e *jsonschema.ValidationError) bool {
+	return e.Message == "anyOf failed" || e.Message == "oneOf failed"
+}
+
+// closest returns the leaves of the alternative that the value comes closest to, or nil if it fails all of them at the
+// value itself. An alternative is out if the value has another type or fails a const or enum, which is how alternatives
+// are told apart; of the others the one that fails deepest wins, then the one with fewest errors, then the first.
+func closest(choice *jsonschema.ValidationError) []*jsonschema.ValidationError {
+	var best []*jsonschema.ValidationError
+	var bestRank [3]int
+	for _, cause := range choice.Causes {
+		leaves := relevant(cause)
+		rank := [3]int{0, 0, len(leaves)}
+		own := depth(choice)
+		for _, leaf := range leaves {
+			keyword := lastKeyword(leaf.KeywordLocation)
+			below := depth(leaf) - own
+			rank[1] = min(rank[1], -below)
+			switch {
+			case below == 0 && (keyword == "type" || keyword == "const" || keyword == "enum" || isChoice(leaf)):
+				rank[0] = 2
+			case keyword == "const" || keyword == "enum":
+				rank[0] = max(rank[0], 1)
+			}
+		}
+		if rank[0] == 2 {
+			continue
+		}
+		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
+			best, bestRank = leaves, rank
+		}
+	}
+	return best
+}
+
+func depth(e *jsonschema.ValidationError) int { return strings.Count(e.InstanceLocation, "/") }
+
+// wordChoice words a choice of which no alternative fits the value itself: what each of the first few expects.
+func wordChoice(choice *jsonschema.ValidationError, word func(*jsonschema.ValidationError) Violation) Violation {
+	v := Violation{Pointer: instancePointer(choice), Keyword: lastKeyword(choice.KeywordLocation)}
+	const shown = 4
+	var expected []string
+	got := ""
+	for _, cause := range choice.Causes {
+		for _, leaf := range relevant(cause) {
+			message := ""
+			if isChoice(leaf) && len(leaf.Causes) > 0 {
+				message = wordChoice(leaf, word).Message
+			} else {
+				message = word(leaf).Message
+			}
+			before, after, cut := strings.Cut(message, gotSeparator)
+			if cut {
+				got = after
+			}
+			if !slices.Contains(expected, before) {
+				expected = append(expected, before)
+			}
+			break
+		}
+	}
+	more := ""
+	if len(expected) > shown {
+		more = fmt.Sprintf("; or one of %d more", len(expected)-shown)
+		expected = expected[:shown]
+	}
+	v.Message = strings.Join(expected, "; or ") + more
+	if got != "" {
+		v.Message += gotSeparator + got
+	}
+	return v
+}
+
+// lastKeyword returns the keyword at the end of a keyword location, without the index or name that may follow it.
+func lastKeyword(location string) string {
+	tokens := strings.Split(location, "/")
+	for i := len(tokens) - 1; i >= 0; i-- {
+		if i > 0 && (schemaMaps[tokens[i-1]] || tokens[i-1] == "dependentRequired") {
+			return tokens[i-1] // tokens[i] is a name
+		}
+		if _, err := strconv.Atoi(tokens[i]); err == nil && i > 0 {
+			continue
+		}
+		if tokens[i] != "" {
+			return tokens[i]
+		}
+	}
+	return "false"
+}
+
+// instancePointer returns the JSON pointer of the offending value. The library also escapes each token as a URL path.
+func instancePointer(e *jsonschema.ValidationError) string { return unescape(e.InstanceLocation) }
+
+func unescape(location string) string {
+	plain, err := url.PathUnescape(location)
+	if err != nil {
+		return location
+	}
+	return plain
+}

@@ -1,0 +1,180 @@
+// Package schema compiles JSON Schemas and validates values against them, for text that nobody trusts: nothing is ever
+// fetched, nothing panics, and time and memory are bounded.
+//
+// The draft (4, 6, 7, 2019-09, 2020-12) is chosen by $schema, 2020-12 without. Formats are asserted where they are known.
+// Regular expressions are Go's (RE2). Defaults are not applied.
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v5"
+
+	"callgate.dev/callgate/internal/jsonvalue"
+)
+
+// Bounds of a schema and of one validation. Each is named by the BoundError that it causes.
+const (
+	maxSchemaBytes   = 256 << 10
+	maxSchemaDepth   = 128     // arrays and objects of the schema's JSON; compiling recurses
+	maxSubschemas    = 5000    // compiling is quadratic in them
+	maxInPlaceDepth  = 100     // $ref, allOf … applied to one and the same value, one inside the other
+	maxSteps         = 1 << 20 // see budget
+	maxInstanceBytes = 1 << 20 // arguments and results are at most 256 KiB
+	maxPointerBytes  = 64 << 20
+)
+
+// baseURL is where a schema without $id stands. No loader knows the scheme.
+const baseURL = "callgate:///schema"
+
+// Schema is a compiled JSON Schema. It is safe for concurrent use; validations against one Schema run one after the
+// other, because the library leaves no other place for the step budget.
+type Schema struct {
+	properties map[string]struct{}
+	doc        any // the schema as decoded, to explain violations
+
+	mu       sync.Mutex
+	budget   *budget
+	compiled *jsonschema.Schema
+}
+
+// Compile compiles a schema. The error is one line for the person who wrote it: the JSON pointer in the schema, the keyword
+// or construct, and what to do. Exceeding a bound is a *BoundError. Empty text is an error.
+func Compile(raw []byte) (s *Schema, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s, err = nil, fmt.Errorf("the schema cannot be compiled: %s", jsonvalue.Cut(jsonvalue.Printable(fmt.Sprint(r)), 200))
+		}
+	}()
+	if len(raw) > maxSchemaBytes {
+		return nil, &BoundError{"the schema is %d bytes", len(raw), maxSchemaBytes, "bytes"}
+	}
+	if err := jsonvalue.Check(raw, maxSchemaDepth); err != nil {
+		return nil, fmt.Errorf("the schema is not one JSON value: %w", err)
+	}
+	if err := checkNumbers(raw); err != nil {
+		return nil, fmt.Errorf("in the schema, %w", err)
+	}
+	doc, err := jsonvalue.Decode(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the schema is not one JSON value: %w", err)
+	}
+	switch doc.(type) {
+	case map[string]any, bool:
+	default:
+		return nil, errors.New("the schema is neither a JSON object nor true or false")
+	}
+	if n := countSubschemas(doc); n > maxSubschemas {
+		return nil, &BoundError{"the schema has about %d subschemas", n, maxSubschemas, "subschemas"}
+	}
+	clampCounts(doc)
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return nil, fmt.Errorf("the schema cannot be compiled: %w", err)
+	}
+
+	s = &Schema{doc: doc, properties: declaredProperties(doc), budget: &budget{}}
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat = true
+	compiler.LoadURL = func(url string) (io.ReadCloser, error) { return nil, &loadError{url} }
+	compiler.RegisterExtension("callgate", nil, extension{s.budget})
+	if err := compiler.AddResource(baseURL, bytes.NewReader(text)); err != nil {
+		return nil, explainCompile(doc, err)
+	}
+	if s.compiled, err = compiler.Compile(baseURL); err != nil {
+		return nil, explainCompile(doc, err)
+	}
+	if depth := inPlaceDepth(s.compiled); depth > maxInPlaceDepth {
+		return nil, &BoundError{"the schema applies %d schemas inside one another to one value ($ref, allOf, anyOf …)", depth,
+			maxInPlaceDepth, "schemas inside one another"}
+	}
+	return s, nil
+}
+
+// HasProperty tells whether `properties` of the root schema declares name. It follows nothing else: no $ref, no allOf.
+func (s *Schema) HasProperty(name string) bool {
+	_, ok := s.properties[name]
+	return ok
+}
+
+func declaredProperties(doc any) map[string]struct{} {
+	names := map[string]struct{}{}
+	if root, ok := doc.(map[string]any); ok {
+		if properties, ok := root["properties"].(map[string]any); ok {
+			for name := range properties {
+				names[name] = struct{}{}
+			}
+		}
+	}
+	return names
+}
+
+// Validate returns nil if raw is one JSON value that fits the schema, an *InvalidError if it is not, and a *BoundError if
+// finding out would cost too much.
+func (s *Schema) Validate(raw []byte) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = recovered(r)
+		}
+	}()
+	if len(raw) > maxInstanceBytes {
+		return &BoundError{"the value is %d bytes", len(raw), maxInstanceBytes, "bytes"}
+	}
+	if err := jsonvalue.Check(raw, jsonvalue.MaxDepth); err != nil {
+		return &InvalidError{[]Violation{{Keyword: "json", Message: err.Error()}}}
+	}
+	if err := checkNumbers(raw); err != nil {
+		var value *jsonvalue.ValueError
+		if errors.As(err, &value) {
+			return &InvalidError{[]Violation{{Pointer: value.Pointer, Keyword: "json", Message: value.Detail}}}
+		}
+		return err
+	}
+	value, err := jsonvalue.Decode(raw)
+	if err != nil {
+		return &InvalidError{[]Violation{{Keyword: "json", Message: err.Error()}}}
+	}
+	if err := s.run(value); err != nil {
+		return explainInvalid(s.doc, value, err)
+	}
+	return nil
+}
+
+// run validates under the lock that makes the step budget this validation's own.
+func (s *Schema) run(value any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget.left = maxSteps
+	return s.compiled.Validate(value)
+}
+
+// recovered turns a panic of the validator into an error.
+func recovered(r any) error {
+	if bound, ok := r.(*BoundError); ok {
+		return bound
+	}
+	return fmt.Errorf("the validator failed: %s", jsonvalue.Cut(jsonvalue.Printable(fmt.Sprint(r)), 200))
+}
+
+// checkNumbers refuses what makes exact arithmetic fail or take long: huge exponents, endless digits, and values whose
+// pointers alone would fill the memory when every one of them is reported.
+func checkNumbers(raw []byte) error {
+	pointerBytes := 0
+	return jsonvalue.Walk(raw, func(t jsonvalue.Token) error {
+		// The depth counts squared: the library joins the path to a violation anew at every level.
+		if pointerBytes += t.PointerBytes() + t.Depth*t.Depth; pointerBytes > maxPointerBytes {
+			return &BoundError{"the JSON pointers of all values are %d bytes together", pointerBytes, maxPointerBytes, "bytes"}
+		}
+		if t.Kind == jsonvalue.Number {
+			if err := jsonvalue.InRange(string(t.Raw)); err != nil {
+				return &jsonvalue.ValueError{Pointer: t.Pointer(), Detail: err.Error()}
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,137 @@
+package schema
+
+import (
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Keywords by what stands below them. Where a place may or may not hold a schema (unknown keywords that a $ref can point
+// into), it is taken for one.
+var (
+	schemaMaps = set("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+	plainData  = set("enum", "const", "default", "examples", "example", "required", "dependentRequired")
+	counts     = set("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")
+)
+
+func set(names ...string) map[string]bool {
+	m := make(map[string]bool, len(names))
+	for _, name := range names {
+		m[name] = true
+	}
+	return m
+}
+
+// visitSchemas calls visit for doc and every schema below it, parents first, in a fixed order. tokens is the JSON pointer
+// of the schema, valid during the call. It stops when visit returns false.
+func visitSchemas(doc any, tokens []string, visit func(schema map[string]any, tokens []string) bool) bool {
+	switch v := doc.(type) {
+	case []any:
+		for i, item := range v {
+			if !visitSchemas(item, append(tokens, strconv.Itoa(i)), visit) {
+				return false
+			}
+		}
+	case map[string]any:
+		if !visit(v, tokens) {
+			return false
+		}
+		for _, keyword := range sortedKeys(v) {
+			below := append(slices.Clip(tokens), keyword)
+			switch members, isMap := v[keyword].(map[string]any); {
+			case plainData[keyword]:
+			case isMap && schemaMaps[keyword]:
+				for _, name := range sortedKeys(members) {
+					if !visitSchemas(members[name], append(slices.Clip(below), name), visit) {
+						return false
+					}
+				}
+			default:
+				if !visitSchemas(v[keyword], below, visit) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+func sortedKeys(m map[string]any) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func countSubschemas(doc any) int {
+	n := 0
+	visitSchemas(doc, nil, func(map[string]any, []string) bool { n++; return true })
+	return n
+}
+
+// clampCounts lowers counts such as maxLength to 2^53: no value is that long, and the library turns a larger one (often
+// the int64 maximum, by generators) into a negative number, which makes a maximum refuse and a minimum accept everything.
+func clampCounts(doc any) {
+	visitSchemas(doc, nil, func(schema map[string]any, _ []string) bool {
+		for keyword := range counts {
+			if number, ok := schema[keyword].(json.Number); ok {
+				if f, err := number.Float64(); err == nil && f > 1<<53 {
+					schema[keyword] = json.Number(strconv.Itoa(1 << 53))
+				}
+			}
+		}
+		return true
+	})
+}
+
+// findReference returns the pointer and text of the first reference whose absolute URL is target (with or without the
+// fragment).
+func findReference(doc any, target string) (pointerTokens []string, reference string, found bool) {
+	base, err := url.Parse(baseURL)
+	if err != nil {
+		return nil, "", false
+	}
+	bases := map[string]*url.URL{}
+	visitSchemas(doc, nil, func(schema map[string]any, tokens []string) bool {
+		here := base
+		for n := len(tokens); n > 0; n-- { // the nearest schema around this one
+			if b, ok := bases[strings.Join(tokens[:n-1], "\x00")]; ok {
+				here = b
+				break
+			}
+		}
+		for _, keyword := range []string{"$id", "id"} {
+			if id, ok := schema[keyword].(string); ok {
+				if u, err := here.Parse(id); err == nil {
+					here = u
+				}
+			}
+		}
+		bases[strings.Join(tokens, "\x00")] = here
+		for _, keyword := range []string{"$schema", "$ref", "$dynamicRef", "$recursiveRef"} {
+			ref, ok := schema[keyword].(string)
+			if !ok {
+				continue
+			}
+			absolute := ref
+			if u, err := here.Parse(ref); err == nil {
+				absolute = u.String()
+			}
+			if absolute == target || withoutFragment(absolute) == target || ref == target {
+				pointerTokens, reference, found = append(slices.Clone(tokens), keyword), ref, true
+				return false
+			}
+		}
+		return true
+	})
+	return pointerTokens, reference, found
+}
+
+func withoutFragment(u string) string {
+	before, _, _ := strings.Cut(u, "#")
+	return before
+}
