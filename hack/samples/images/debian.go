@@ -22,7 +22,8 @@ import (
 	"strings"
 )
 
-// aptTimeout bounds one apt command; it downloads at most a few MB.
+// aptOptions: root may use a cache that apt's own user cannot reach, and no
+// server may make us wait for ever.
 const aptOptions = "-o=APT::Sandbox::User=root -o=Acquire::Retries=3 -o=Acquire::http::Timeout=60"
 
 // deb is one package file as apt's index describes it.
@@ -52,8 +53,13 @@ func fetchDebs(ctx context.Context, cache string, packages []string) ([]string, 
 }
 
 func tryFetchDebs(ctx context.Context, cache string, packages []string) ([]string, error) {
-	out, err := apt(ctx, cache, append([]string{"download", "--print-uris"}, packages...)...)
+	// Asked from an empty folder: apt does not list what the current one holds.
+	empty, err := os.MkdirTemp("", "callgate-debs-")
 	if err != nil {
+		return nil, err
+	}
+	out, err := apt(ctx, empty, append([]string{"download", "--print-uris"}, packages...)...)
+	if err := errors.Join(err, os.Remove(empty)); err != nil {
 		return nil, err
 	}
 	debs, err := parseURIs(out)
