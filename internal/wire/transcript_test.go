@@ -245,7 +245,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 // FuzzTranscript: hostile bytes never panic, bounds hold, and where the stream is
 // cut makes no difference.
 func FuzzTranscript(f *testing.F) {
-	f.Add(whole(f, sampleResult(12_000)), uint16(100))
+	f.Add(whole(f, sampleResult(100)), uint16(100))
 	f.Add([]byte("{\"version\":1,\"type\":\"result\",\"callUID\":\"a\",\"attempt\":1,\"part\":1}\n"), uint16(3))
 	f.Add([]byte("{\"version\":1,\"type\":\"stderr\",\"offset\":9223372036854775807,\"data\":\"AAAA\"}\n"), uint16(3))
 	f.Fuzz(func(t *testing.T, in []byte, cut uint16) {
