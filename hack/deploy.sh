@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs Callgate into the cluster of $KUBECONFIG, with the images that `make images` built, and waits until it is ready
+# to judge calls. Run again it replaces what is there.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source hack/kube.sh
+
+controller="$(image CONTROLLER)"
+runner="$(image RUNNER)"
+mkdir -p .cluster/deploy
+cat >.cluster/deploy/kustomization.yaml <<YAML
+# Written by hack/deploy.sh.
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+sortOptions:
+  order: legacy
+resources:
+- ../../config/default
+images:
+- name: callgate.dev/controller
+  newName: ${controller%:*}
+  newTag: ${controller##*:}
+patches:
+- target: {kind: Deployment, namespace: callgate-system, name: callgate-controller}
+  patch: |
+    - {op: test, path: /spec/template/spec/containers/0/args/0, value: "--runner-image=callgate.dev/runner:dev"}
+    - {op: replace, path: /spec/template/spec/containers/0/args/0, value: "--runner-image=$runner"}
+YAML
+
+echo "  controller $controller, runner $runner"
+apply .cluster/deploy
+
+echo "  waiting for the controller to be ready"
+if ! k -n callgate-system rollout status deployment/callgate-controller --timeout=180s >/dev/null; then
+	k -n callgate-system get pods >&2 || true
+	k -n callgate-system logs deployment/callgate-controller --tail=30 >&2 || true
+	fail "the controller was not ready within 180 s; above are its pods and the end of its log"
+fi
+
+# The controller refuses calls that are not at least 10 s younger than the last change of what stamps their requester:
+# an API server may take that long to follow such a change. Two seconds more, because time stamps are whole seconds.
+changed="$(k get mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,validatingadmissionpolicybindings \
+	--show-managed-fields -o go-template='{{range .items}}{{if or (eq .metadata.name "callgate-stamp") (eq .metadata.name "callgate-protect")}}{{.metadata.creationTimestamp}}
+{{range .metadata.managedFields}}{{.time}}
+{{end}}{{end}}{{end}}' | grep '^[0-9]' | sort | tail -n 1)"
+[ -n "$changed" ] || fail "the admission policies callgate-stamp and callgate-protect are not in the cluster"
+left=$(($(date -d "$changed" +%s) + 12 - $(date +%s)))
+if [ $left -gt 0 ]; then
+	echo "  $left s until calls are taken: who asked must be stamped by a rule that is in force for 10 s"
+	sleep "$left"
+fi

@@ -1,0 +1,43 @@
+# Sourced by hack/deploy.sh and hack/demo.sh, from the repository's root: which cluster, which images, and an apply that
+# waits for what an API server needs a few seconds for.
+
+KUBECONFIG="${KUBECONFIG:-$PWD/.cluster/kubeconfig}"
+export KUBECONFIG
+if [ -z "${KUBECTL:-}" ]; then
+	KUBECTL="$PWD/.cluster/bin/kubectl"
+	[ -x "$KUBECTL" ] || KUBECTL=kubectl
+fi
+
+# Every request is bounded; kubectl's own --timeout bounds the waits.
+k() { "$KUBECTL" --request-timeout=30s "$@"; }
+
+fail() {
+	echo "$(basename "$0"): $*" >&2
+	exit 1
+}
+
+[ -s "$KUBECONFIG" ] || fail "there is no $KUBECONFIG: start the local cluster with 'make cluster-up', or set KUBECONFIG to another one"
+
+# image NAME prints the reference of an image that `make images` built.
+image() {
+	local line
+	line="$(grep -s "^$1=" .cluster/images/images.env)" || fail "no image $1 in .cluster/images/images.env: run 'make images' first"
+	echo "${line#*=}"
+}
+
+# apply DIR applies a kustomization, server-side. Right after a CRD was made or changed the API server does not know its
+# kind yet, or answers 503 for a few seconds: only that is tried again, for at most 60 s.
+apply() {
+	local out until=$((SECONDS + 60))
+	while ! out="$(k apply --server-side --force-conflicts --field-manager=callgate-install -k "$1" 2>&1)"; do
+		case $out in
+		*ServiceUnavailable* | *"no matches for kind"* | *"could not find the requested resource"*)
+			[ $SECONDS -lt $until ] || fail "apply $1 did not succeed within 60 s: $out"
+			echo "  the API server is not ready for the new kinds yet, trying again in 2 s"
+			sleep 2
+			;;
+		*) fail "apply $1: $out" ;;
+		esac
+	done
+	echo "  $(wc -l <<<"$out") objects applied"
+}
