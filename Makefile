@@ -1,15 +1,119 @@
+# `make` lists the targets. Every target works from a clean clone; what has to be built first is built once and kept
+# outside the repository.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# A KUBECONFIG of the user's means a cluster of the user's: it is used as it is, and ours is neither started nor stopped.
+OWN_KUBECONFIG := $(CURDIR)/.cluster/kubeconfig
+KUBECONFIG ?= $(OWN_KUBECONFIG)
+export KUBECONFIG
+CLUSTER := cd hack/cluster && go run .
+own_cluster = [ "$(KUBECONFIG)" = "$(OWN_KUBECONFIG)" ]
+
+# How long each fuzz target runs in `make unit`.
+FUZZTIME ?= 10s
+
+##@ See it work
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-zA-Z_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z0-9-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Local cluster, images, Callgate in it, sample tools and calls; leaves the cluster up
+	@echo "The first run builds Kubernetes from source: about ten minutes on two cores. After that it takes seconds,"
+	@echo "from a cache outside the repository."
+	@hack/steps.sh \
+		"cluster"                                "$(MAKE) cluster-up" \
+		"images"                                 "$(MAKE) images" \
+		"Callgate in the cluster"                "$(MAKE) deploy" \
+		"sample tools, policies and calls"       "hack/demo.sh"
+	@echo "The cluster is still up (KUBECONFIG=$(KUBECONFIG)); 'make demo-down' removes everything."
+
+.PHONY: demo-down
+demo-down: ## Remove all of the demo
+	@if $(own_cluster); then $(MAKE) cluster-down; else hack/demo.sh down; fi
+
+##@ Develop
+
+.PHONY: build
+build: ## Compile the commands into bin/
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Write api/v1alpha1/zz_generated.deepcopy.go
+generate: ## Write the deepcopy functions of the API types
 	hack/tool.sh controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 
+# No descriptions are cut: `make verify` checks that every CRD stays below the size that client-side apply can carry.
 .PHONY: manifests
-manifests: ## Write the CRDs in config/crd/bases from api/
+manifests: ## Write the CRDs from the API types
 	hack/tool.sh controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+
+.PHONY: fmt
+fmt: ## Format the Go code
+	@git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l -w
+
+##@ Test
+
+.PHONY: test
+test: ## Every suite: lint, verify, unit, envtest, e2e; with times and a report
+	@hack/test.sh
+
+.PHONY: lint
+lint: ## golangci-lint over every module, and the API linter over api/
+	@hack/lint.sh
+
+.PHONY: verify
+verify: ## Generated files, modules and formatting are as they should be
+	@hack/verify.sh
+
+.PHONY: unit
+unit: ## Unit tests of every module and FUZZTIME (10s) of each fuzz target
+	@hack/unit.sh $(FUZZTIME)
+
+.PHONY: envtest
+envtest: ## The reconcilers against a real API server and etcd
+	@(cd hack/cluster && go run . build)
+	@assets="$$(cd hack/cluster && go run . assets)" && \
+		KUBEBUILDER_ASSETS="$$assets" hack/gotest.sh -v -count=1 -timeout 10m ./controllers/...
+
+.PHONY: e2e
+e2e: ## End-to-end tests on the running cluster, with Callgate deployed
+	@hack/gotest.sh -v -count=1 -timeout 15m ./test/e2e/...
+
+##@ Cluster
+
+.PHONY: cluster-up
+cluster-up: ## Start the local one-node cluster (idempotent; root and Linux)
+	@if $(own_cluster); then $(CLUSTER) up; else \
+		echo "KUBECONFIG=$(KUBECONFIG) is set: that cluster is used, ours is not started."; fi
+
+.PHONY: cluster-down
+cluster-down: ## Stop the local cluster and remove everything it made
+	@if $(own_cluster); then $(CLUSTER) down; else \
+		echo "KUBECONFIG=$(KUBECONFIG) is set: that cluster is not ours to stop."; fi
+
+.PHONY: cluster-status
+cluster-status: ## Say what runs and what does not
+	@$(CLUSTER) status
+
+.PHONY: cluster-load
+cluster-load: ## Load an image: make cluster-load TAR=image.tar
+	@[ -n "$(TAR)" ] || { echo "Say which: make cluster-load TAR=image.tar" >&2; exit 2; }
+	@$(CLUSTER) load "$(abspath $(TAR))"
+
+.PHONY: images
+images: ## Build all images into .cluster/images and load them into the local cluster
+	@if $(own_cluster); then cd hack/samples && go run ./images -load; else \
+		(cd hack/samples && go run ./images); \
+		echo "KUBECONFIG=$(KUBECONFIG) is set: load the images of .cluster/images into that cluster yourself, for example"; \
+		echo "  kind load image-archive FILE    or    k3d image import FILE    or, on the node, ctr -n k8s.io images import FILE"; fi
+
+.PHONY: deploy
+deploy: ## Install Callgate into the cluster, or replace the one that is there
+	@hack/deploy.sh

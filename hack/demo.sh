@@ -102,7 +102,7 @@ while IFS='|' read -r file agent want part shows; do
 	printf '  %2d/%d %-18s as %-14s' "$number" "$total" "$file" "$agent"
 	started=$EPOCHREALTIME
 	call="$(k --kubeconfig "$work/$agent" create -f "config/samples/calls/$file.yaml" -o jsonpath='{.metadata.name}')"
-	"$KUBECTL" --kubeconfig "$work/$agent" wait toolcall "$call" --for=condition=Complete --timeout=150s >/dev/null ||
+	k --kubeconfig "$work/$agent" wait toolcall "$call" --for=condition=Complete --timeout=150s >/dev/null ||
 		fail "the call $call did not complete within 150 s: see 'kubectl -n agents describe toolcall $call'"
 	seconds="$(awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}')"
 	echo "$seconds s"

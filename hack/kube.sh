@@ -8,8 +8,14 @@ if [ -z "${KUBECTL:-}" ]; then
 	[ -x "$KUBECTL" ] || KUBECTL=kubectl
 fi
 
-# Every request is bounded; kubectl's own --timeout bounds the waits.
-k() { "$KUBECTL" --request-timeout=30s "$@"; }
+# k runs kubectl with a bound on each request. Commands that wait have a --timeout of their own instead: a bound on the
+# request would cut the watch they wait with.
+k() {
+	case " $* " in
+	*" --timeout="*) "$KUBECTL" "$@" ;;
+	*) "$KUBECTL" --request-timeout=30s "$@" ;;
+	esac
+}
 
 fail() {
 	echo "$(basename "$0"): $*" >&2

@@ -36,7 +36,7 @@ if [ ! -x "$binary" ]; then
 		*) echo "building $name (first time only, about half a minute)" >&2 ;;
 		esac
 		# The name appears only when the binary is whole; an interrupted build leaves nothing that looks finished.
-		(cd "$module" && GOFLAGS= CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$binary.tmp" "$package")
+		(cd "$module" && GOFLAGS= CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$binary.tmp" "$package")
 		mv "$binary.tmp" "$binary"
 	fi
 	exec 9>&-
