@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -66,7 +67,7 @@ func (t tree) addTar(r io.Reader, rename func(string) string, keep func(string) 
 	linked := map[string][]byte{} // what was dropped may still be linked to
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
