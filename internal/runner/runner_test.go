@@ -1,0 +1,356 @@
+//go:build linux
+
+package runner
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"callgate.dev/callgate/internal/wire"
+)
+
+func TestWithoutACallNothingStarts(t *testing.T) {
+	var good bytes.Buffer
+	if err := wire.WriteCall(&good, callUID, 1, podUID, call("touch", "ran")); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		reason string
+		in     []byte
+		says   string
+	}{
+		{"stdin is closed", nil, "closed before a call"},
+		{"half a call", good.Bytes()[:good.Len()-1], "body ended"},
+		{"a damaged call", bytes.Replace(good.Bytes(), []byte("argv"), []byte("arga"), 1), "SHA-256"},
+		{"noise", []byte("hello\nworld\n"), "not valid JSON"},
+		{"for another pod", bytes.Replace(good.Bytes(), []byte(podUID), []byte(callUID), 1), "for pod"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.reason, func(t *testing.T) {
+			s := open(t)
+			if _, err := s.stdin.Write(tt.in); err != nil {
+				t.Fatal(err)
+			}
+			_ = s.stdin.Close()
+			if code := s.exit(); code != wire.ExitNoCall {
+				t.Errorf("exit code %d", code)
+			}
+			state := s.Snapshot()
+			if !state.Ready || state.Accepted != nil || !strings.Contains(state.NoCall, tt.says) {
+				t.Errorf("%+v", state)
+			}
+			for _, path := range []string{"/ran", "/state/used"} {
+				if _, err := os.Stat(s.dir + path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s is there: %v", path, err)
+				}
+			}
+		})
+	}
+	t.Run("a runner that does not know its pod", func(t *testing.T) {
+		s := open(t, func(c *exec.Cmd) { c.Env = []string{"PATH=/bin"} })
+		s.send(call("touch", "ran"))
+		if code := s.exit(); code != wire.ExitNoCall || s.Snapshot().Accepted != nil {
+			t.Errorf("exit code %d, %+v", code, s.Snapshot())
+		}
+	})
+}
+
+func TestReadyComesBeforeTheCall(t *testing.T) {
+	s := open(t)
+	deadline := time.After(patience)
+	for !s.Snapshot().Ready {
+		select {
+		case <-deadline:
+			t.Fatal("not ready")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	s.send(call("true"))
+	s.result()
+}
+
+func TestOneCallForEver(t *testing.T) {
+	s := open(t)
+	s.send(call(sh("echo ran >>runs; sleep 0.3")...))
+	s.send(call(sh("echo again >>runs")...)) // a second call: ignored
+	s.result()
+	_ = s.stdin.Close()
+	if code := s.exit(); code != wire.ExitReported {
+		t.Errorf("exit code %d", code)
+	}
+
+	again := open(t, func(c *exec.Cmd) { c.Dir = s.dir }) // the same pod, another container
+	_ = wire.WriteCall(again.stdin, callUID, 2, podUID, call(sh("echo again >>runs")...))
+	if code := again.exit(); code != wire.ExitUsed {
+		t.Errorf("exit code of the second runner %d", code)
+	}
+	if state := again.Snapshot(); state.Accepted != nil || !strings.Contains(state.NoCall, "taken a call before") {
+		t.Errorf("%+v", state)
+	}
+	if runs, err := os.ReadFile(s.dir + "/runs"); string(runs) != "ran\n" {
+		t.Errorf("runs %q, %v", runs, err)
+	}
+}
+
+// TestTwoRunnersOneMarker: the marker appears while the second one waits.
+func TestTwoRunnersOneMarker(t *testing.T) {
+	first := open(t)
+	second := open(t, func(c *exec.Cmd) { c.Dir = first.dir })
+	for _, s := range []*sandbox{first, second} {
+		for deadline := time.Now().Add(patience); !s.Snapshot().Ready; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("not ready")
+			}
+		}
+	}
+	first.send(call("true"))
+	first.result()
+	second.send(call("true"))
+	if code := second.exit(); code != wire.ExitUsed || second.Snapshot().Accepted != nil {
+		t.Errorf("exit code %d, %+v", code, second.Snapshot())
+	}
+}
+
+func TestNoMarkerNoCall(t *testing.T) {
+	s := open(t, func(c *exec.Cmd) {
+		if err := os.Remove(c.Dir + "/state"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s.send(call("touch", "ran"))
+	if code := s.exit(); code != wire.ExitNoCall {
+		t.Errorf("exit code %d", code)
+	}
+	if state := s.Snapshot(); state.Accepted != nil || !strings.Contains(state.NoCall, "cannot mark this pod") {
+		t.Errorf("%+v", state)
+	}
+	if _, err := os.Stat(s.dir + "/ran"); err == nil {
+		t.Error("the tool ran")
+	}
+}
+
+func TestSIGTERM(t *testing.T) {
+	t.Run("while it waits it means stop", func(t *testing.T) {
+		s := open(t)
+		for deadline := time.Now().Add(patience); !s.Snapshot().Ready; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("not ready")
+			}
+		}
+		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if code := s.exit(); code != wire.ExitNoCall {
+			t.Errorf("exit code %d", code)
+		}
+		if state := s.Snapshot(); !strings.Contains(state.NoCall, "told to stop") {
+			t.Errorf("%+v", state)
+		}
+	})
+	t.Run("after the call was accepted it means nothing", func(t *testing.T) {
+		s := open(t)
+		s.send(call(sh("sleep 0.5; echo done")...))
+		select {
+		case <-s.AcceptedSeen():
+		case <-time.After(patience):
+			t.Fatal("not accepted")
+		}
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGPIPE, syscall.SIGSEGV, syscall.SIGSYS} {
+			if err := s.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := s.result(); string(r.Stdout) != "done\n" || r.TimedOut {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestDetachedInTheMiddleItRunsOn(t *testing.T) {
+	s := open(t)
+	s.send(call(sh("sleep 0.3; echo done")...))
+	_ = s.stdin.Close()
+	if r := s.result(); string(r.Stdout) != "done\n" {
+		t.Errorf("%+v", r)
+	}
+	if code := s.exit(); code != wire.ExitReported {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestItDoesNotWaitForEverForItsReader(t *testing.T) {
+	s := open(t)
+	s.send(call("true"))
+	s.result()
+	begin := time.Now()
+	if code := s.exit(); code != wire.ExitReported { // stdin is never closed
+		t.Errorf("exit code %d", code)
+	}
+	if waited := time.Since(begin); waited < lingerTimeout/2 || waited > lingerTimeout+5*time.Second {
+		t.Errorf("it waited %v for its reader, want %v", waited, lingerTimeout)
+	}
+}
+
+// TestResultThatCannotBePrinted: the exit code is what remains.
+func TestResultThatCannotBePrinted(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin + "/runner")
+	cmd.Dir = t.TempDir()
+	if err := os.Mkdir(cmd.Dir+"/state", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = []string{"PATH=/bin:/usr/bin", podUIDVariable + "=" + podUID}
+	cmd.Stdout = w
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	if err := wire.WriteCall(stdin, callUID, 1, podUID, call(sh("while [ ! -e go ]; do sleep 0.01; done")...)); err != nil {
+		t.Fatal(err)
+	}
+	var tr wire.Transcript
+	buf := make([]byte, 4096)
+	for tr.Accepted == nil {
+		n, err := r.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = tr.Write(buf[:n])
+	}
+	_ = r.Close() // nobody reads any more
+	if err := os.WriteFile(cmd.Dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != wire.ExitNotReported {
+		t.Errorf("exit code %d (%v)", code, cmd.ProcessState)
+	}
+}
+
+func TestStderrIsLive(t *testing.T) {
+	s := open(t)
+	s.send(call(sh("echo working >&2; while [ ! -e go ]; do sleep 0.01; done")...))
+	for deadline := time.Now().Add(patience); string(s.Snapshot().Stderr) != "working\n"; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("stderr %q", s.Snapshot().Stderr)
+		}
+	}
+	if s.Snapshot().Result != nil {
+		t.Error("the tool has ended already")
+	}
+	if err := os.WriteFile(s.dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.result(); string(r.StderrTail) != "working\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestReaderThatStalls: a blocked stdout does not hold up the tool, only its
+// result.
+func TestReaderThatStalls(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	s := open(t, func(c *exec.Cmd) {})
+	_ = s.stdin.Close()
+	s.exit() // only its folder is used
+	cmd := exec.Command(bin + "/runner")
+	cmd.Dir, cmd.Stdout = s.dir, w
+	cmd.Env = []string{"PATH=/bin:/usr/bin", podUIDVariable + "=" + podUID}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	// More stderr than a pipe holds, then a sign that the tool got past it.
+	if err := wire.WriteCall(stdin, callUID, 1, podUID, call(sh("yes | head -c 5000000 >&2; echo done >past")...)); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if text, _ := os.ReadFile(s.dir + "/past"); string(text) == "done\n" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the tool was held up by a reader that does not read")
+		}
+	}
+	var tr wire.Transcript
+	buf := make([]byte, 64<<10)
+	for tr.Result == nil {
+		n, err := r.Read(buf)
+		if err != nil {
+			t.Fatalf("%v; %q", err, tr.Damaged)
+		}
+		_, _ = tr.Write(buf[:n])
+	}
+	_ = stdin.Close()
+	if err := cmd.Wait(); err != nil || tr.Result.StderrBytes != 5_000_000 {
+		t.Errorf("%v, %d bytes of stderr", err, tr.Result.StderrBytes)
+	}
+}
+
+// BenchmarkTrue is from the call's first byte to the whole result, by a runner
+// that waits.
+func BenchmarkTrue(b *testing.B) {
+	for _, sockets := range []bool{false, true} {
+		name := "filter"
+		if sockets {
+			name = "no filter"
+		}
+		b.Run(name, func(b *testing.B) {
+			var total time.Duration
+			for b.Loop() {
+				dir := b.TempDir()
+				if err := os.Mkdir(dir+"/state", 0o700); err != nil {
+					b.Fatal(err)
+				}
+				var tr wire.Transcript
+				cmd := exec.Command(bin + "/runner")
+				cmd.Dir, cmd.Stdout = dir, &tr
+				cmd.Env = []string{"PATH=/bin:/usr/bin", podUIDVariable + "=" + podUID}
+				stdin, err := cmd.StdinPipe()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := cmd.Start(); err != nil {
+					b.Fatal(err)
+				}
+				for !tr.Snapshot().Ready {
+					time.Sleep(100 * time.Microsecond)
+				}
+				c := call("true")
+				c.AllowSockets = sockets
+				begin := time.Now()
+				if err := wire.WriteCall(stdin, callUID, 1, podUID, c); err != nil {
+					b.Fatal(err)
+				}
+				<-tr.ResultSeen()
+				total += time.Since(begin)
+				_ = stdin.Close()
+				if err := cmd.Wait(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(total.Microseconds())/float64(b.N), "µs/call")
+		})
+	}
+}
