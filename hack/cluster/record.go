@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// A record says whose cluster this machine's is. It stands in runDir, where
+// every checkout finds it, and in the state folder, where it outlives a restart
+// of the machine and marks the folder as one that down may remove.
+type record struct {
+	State string `json:"state"` // the state folder
+	Bin   string `json:"bin"`   // the folder of its binaries
+	// Made are folders outside the state folder that were not there before up:
+	// paths that components have compiled in. down removes them.
+	Made []string `json:"made"`
+	// Sysctl holds kernel settings, as they were before up, that components change.
+	Sysctl map[string]string `json:"sysctl"`
+}
+
+const recordFile = "cluster.json"
+
+// lockPath serializes up, down and load on this machine.
+const lockPath = "/run/callgate-cluster.lock"
+
+// outsidePaths are what components make outside the folders they are given.
+var outsidePaths = []string{
+	"/var/lib/kubelet",    // kubelet: device-plugins
+	"/var/log/containers", // kubelet: links to the logs of containers
+	"/var/lib/cni",        // libcni: results
+	"/run/containerd",     // containerd: an empty folder
+	"/var/log/pods",
+	"/etc/cni",
+	"/opt/cni",
+	"/opt/containerd",
+	"/var/lib/containerd",
+	farKubeletRoot,
+}
+
+// readRecord returns nil when there is none in dir.
+func readRecord(dir string) (*record, error) {
+	path := filepath.Join(dir, recordFile)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r record
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if !filepath.IsAbs(r.State) {
+		return nil, fmt.Errorf("%s: state is %q, not an absolute path", path, r.State)
+	}
+	return &r, nil
+}
+
+func writeRecord(r record) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{r.State, runDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, recordFile), append(content, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimState checks that the state folder may be used: it is new, empty or ours.
+func claimState(state string) error {
+	entries, err := os.ReadDir(state)
+	if errors.Is(err, os.ErrNotExist) {
+		return os.MkdirAll(state, 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	if r, err := readRecord(state); err != nil || r != nil {
+		return err
+	}
+	return fmt.Errorf("%s is not empty and was not made by this program; choose another folder with CLUSTER_DIR", state)
+}
+
+// absent returns those of the paths that do not exist.
+func absent(paths []string) []string {
+	var missing []string
+	for _, path := range paths {
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			missing = append(missing, path)
+		}
+	}
+	return missing
+}
