@@ -53,6 +53,10 @@ const (
 	ReasonNetworkPolicyFailed = "NetworkPolicyFailed"
 )
 
+// ReasonInvalidRule of the Ready condition of a ToolPolicy: a rule cannot be
+// read, and counts against every call.
+const ReasonInvalidRule = "InvalidRule"
+
 // ErrorCode says in one word why a call did not succeed. The set is open:
 // clients treat an unknown code as failed and follow result.retryable.
 type ErrorCode string

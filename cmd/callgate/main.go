@@ -1,0 +1,74 @@
+// Command callgate is the controller: it takes ToolCalls through their checks,
+// runs the tools in sandboxes, and writes the results.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/controllers"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "callgate:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var o controllers.Options
+	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
+	flag.Parse()
+	if o.RunnerImage == "" {
+		return errors.New("--runner-image must be set to the image that holds the runner")
+	}
+	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
+		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
+	}
+	ctrl.SetLogger(zap.New())
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	// The API server's own priority and fairness is the limit.
+	config.QPS = -1
+
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   controllers.CacheOptions(o.Install),
+		Metrics:                 metricsserver.Options{BindAddress: ":8080"},
+		HealthProbeBindAddress:  ":8081",
+		LeaderElection:          true,
+		LeaderElectionID:        "callgate-controller",
+		LeaderElectionNamespace: o.Install,
+		// The process ends right after; the next leader need not wait for the lease.
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("make the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	ctx := ctrl.SetupSignalHandler()
+	if err := controllers.Setup(ctx, mgr, o); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}

@@ -1,0 +1,56 @@
+package controllers
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/gate"
+)
+
+// Field indexes of the cache, so that nothing on the way of a call lists all
+// objects.
+const (
+	indexFunctionName = "functionName" // Tool, by FunctionName()
+	indexUnfinished   = "unfinished"   // ToolCall not complete, by the namespace of its Tool
+	indexCallUID      = "callUID"      // Pod, by LabelCallUID
+	indexRuntimeClass = "runtimeClass" // Tool, by isolation.runtimeClassName
+	indexUID          = "uid"          // Tool, by metadata.uid
+)
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		object  client.Object
+		name    string
+		extract func(client.Object) []string
+	}{
+		{&v1alpha1.Tool{}, indexFunctionName, func(o client.Object) []string { return []string{o.(*v1alpha1.Tool).FunctionName()} }},
+		{&v1alpha1.Tool{}, indexUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
+		{&v1alpha1.Tool{}, indexRuntimeClass, func(o client.Object) []string {
+			if rc := o.(*v1alpha1.Tool).Spec.Isolation.RuntimeClassName; rc != "" {
+				return []string{rc}
+			}
+			return nil
+		}},
+		{&v1alpha1.ToolCall{}, indexUnfinished, func(o client.Object) []string {
+			if call := o.(*v1alpha1.ToolCall); !complete(call) {
+				return []string{gate.ToolNamespace(call)}
+			}
+			return nil
+		}},
+		{&corev1.Pod{}, indexCallUID, func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelCallUID]} }},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.name, index.extract); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete says whether a call has its result.
+func complete(call *v1alpha1.ToolCall) bool {
+	return apimeta.IsStatusConditionTrue(call.Status.Conditions, v1alpha1.ConditionComplete)
+}

@@ -1,0 +1,20 @@
+package controllers
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	// callsTotal has one series per error code, and "ok": no names, no callers.
+	callsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "callgate_calls_total",
+		Help: "Finished calls by error code; ok for those that succeeded.",
+	}, []string{"code"})
+	stampingProven = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "callgate_stamping_proven",
+		Help: "1 while it is proven that the API server writes spec.requester, else 0 and all calls wait.",
+	})
+)
+
+func init() { metrics.Registry.MustRegister(callsTotal, stampingProven) }

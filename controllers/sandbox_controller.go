@@ -1,0 +1,116 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/sandbox"
+)
+
+// SandboxReconciler removes the sandboxes of calls that are complete or gone.
+// Without ownerReferences nobody else does.
+type SandboxReconciler struct {
+	client.Client
+	Options
+	APIReader client.Reader
+}
+
+// Reconcile looks at one Job.
+func (r *SandboxReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	job := &batchv1.Job{}
+	if err := r.Get(ctx, req.NamespacedName, job); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	key, ok := callKey(job)
+	if !ok || job.DeletionTimestamp != nil {
+		return ctrl.Result{}, nil
+	}
+	uid := types.UID(job.Labels[v1alpha1.LabelCallUID])
+	call := &v1alpha1.ToolCall{}
+	err := r.Get(ctx, key, call)
+	if err == nil && call.UID == uid {
+		if !complete(call) {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, r.remove(ctx, job, reported(call))
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
+	}
+	// The cache may be behind; an orphan is removed only on proof.
+	switch err := r.APIReader.Get(ctx, key, call); {
+	case err == nil && call.UID == uid:
+		return ctrl.Result{RequeueAfter: quiet}, nil
+	case client.IgnoreNotFound(err) != nil:
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, r.remove(ctx, job, false)
+}
+
+// reported says whether the runner gave a result, and so is about to exit.
+func reported(call *v1alpha1.ToolCall) bool {
+	n := len(call.Status.Attempts)
+	return n > 0 && call.Status.Attempts[n-1].Outcome == v1alpha1.OutcomeReported
+}
+
+// remove deletes the pod of a sandbox that may still work, then the Job.
+func (r *SandboxReconciler) remove(ctx context.Context, job *batchv1.Job, exits bool) error {
+	if !exits {
+		var pods corev1.PodList
+		if err := r.List(ctx, &pods, client.MatchingFields{indexCallUID: job.Labels[v1alpha1.LabelCallUID]}); err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			pod := &pods.Items[i]
+			if pod.DeletionTimestamp != nil || !metav1.IsControlledBy(pod, job) {
+				continue
+			}
+			// Never 0: a forced deletion would forget a container that still runs.
+			if err := r.Delete(ctx, pod, client.GracePeriodSeconds(1), client.Preconditions{UID: &pod.UID}); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("delete the sandbox's pod: %w", err)
+			}
+		}
+	}
+	err := r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &job.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete the sandbox: %w", err)
+	}
+	return nil
+}
+
+func (r *SandboxReconciler) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("sandbox").
+		For(&batchv1.Job{}).
+		Watches(&v1alpha1.ToolCall{}, handler.EnqueueRequestsFromMapFunc(sandboxOfCall)).
+		Complete(r)
+}
+
+// sandboxOfCall is where the sandbox of a call is, if it has one.
+func sandboxOfCall(_ context.Context, o client.Object) []reconcile.Request {
+	call, ok := o.(*v1alpha1.ToolCall)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{
+		Namespace: gate.ToolNamespace(call), Name: sandbox.JobName(call.UID, firstAttempt)}}}
+}
+
+// callKey reads the annotation that names a sandbox's call.
+func callKey(o client.Object) (types.NamespacedName, bool) {
+	namespace, name, ok := strings.Cut(o.GetAnnotations()[v1alpha1.AnnotationCall], "/")
+	return types.NamespacedName{Namespace: namespace, Name: name}, ok && namespace != "" && name != ""
+}

@@ -1,0 +1,80 @@
+// Package controllers has one reconciler per kind. Each is thin: it observes,
+// lets a pure package decide, acts, and writes the status once.
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/dispatch"
+)
+
+// Options are what all reconcilers are told from outside.
+type Options struct {
+	// Install is the install ID: the namespace that the controller runs in.
+	Install string
+	// RunnerImage holds the runner; it is mounted into every sandbox.
+	RunnerImage string
+}
+
+// CacheOptions keeps the cache to the objects of this install: other people's
+// Jobs and Pods never enter the controller's memory.
+func CacheOptions(install string) cache.Options {
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelInstall: install})}
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&batchv1.Job{}:                ours,
+		&corev1.Pod{}:                 ours,
+		&networkingv1.NetworkPolicy{}: ours,
+	}}
+}
+
+// Setup adds all reconcilers to the manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return fmt.Errorf("add indexes: %w", err)
+	}
+	clientset, err := kubernetes.NewForConfig(mgr.GetConfig())
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	schemas := &schemaCache{}
+	stamping := &StampingReconciler{Client: mgr.GetClient(), Install: o.Install}
+	if err := stamping.setup(mgr); err != nil {
+		return fmt.Errorf("stamping controller: %w", err)
+	}
+	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas}).setup(mgr); err != nil {
+		return fmt.Errorf("tool controller: %w", err)
+	}
+	if err := (&ToolPolicyReconciler{Client: mgr.GetClient()}).setup(mgr); err != nil {
+		return fmt.Errorf("toolpolicy controller: %w", err)
+	}
+	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o}).setup(mgr); err != nil {
+		return fmt.Errorf("sandbox controller: %w", err)
+	}
+	// Sessions end outside of any reconcile; the channel brings their call back.
+	ended := make(chan event.TypedGenericEvent[types.NamespacedName], 1024)
+	calls := &ToolCallReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: clientset.CoreV1(),
+		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
+		Stamping: stamping.State, schemas: schemas,
+		dispatcher: dispatch.New(mgr.GetConfig(), clientset, func(call types.NamespacedName) {
+			ended <- event.TypedGenericEvent[types.NamespacedName]{Object: call}
+		}),
+	}
+	if err := calls.setup(mgr, ended); err != nil {
+		return fmt.Errorf("toolcall controller: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/template"
+)
+
+const (
+	// notReadyRetry is the pause before a Tool is looked at again whose cure no
+	// watch shows, such as a RoleBinding.
+	notReadyRetry = 3 * time.Second
+	// lastSandbox is the pause between two looks whether the sandboxes of a
+	// deleted Tool are gone.
+	lastSandbox = 5 * time.Second
+)
+
+// ToolReconciler says on each Tool whether it can be called, and keeps its
+// NetworkPolicy in place before the first sandbox.
+type ToolReconciler struct {
+	client.Client
+	Options
+	APIReader client.Reader
+
+	schemas *schemaCache
+}
+
+// problem is why a Tool is not Ready; the zero value means that it is.
+type problem struct {
+	reason, message string
+	// retry: only time or a change that is not watched cures it.
+	retry bool
+}
+
+// Reconcile writes the Ready condition of one Tool.
+func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	t := &v1alpha1.Tool{}
+	if err := r.Get(ctx, req.NamespacedName, t); apierrors.IsNotFound(err) {
+		return r.cleanUp(ctx, req)
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	p, err := r.check(ctx, t)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	before := t.Status.DeepCopy()
+	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, ObservedGeneration: t.Generation}
+	if p.reason != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, p.reason, p.message
+	} else {
+		c.Message = userNamespaceWords(t)
+	}
+	t.Status.ObservedGeneration = t.Generation
+	apimeta.SetStatusCondition(&t.Status.Conditions, c)
+	if !equality.Semantic.DeepEqual(before, &t.Status) {
+		if result, err := ignoreConflict(r.Status().Update(ctx, t)); err != nil || result.RequeueAfter > 0 {
+			return result, err
+		}
+	}
+	// An older NetworkPolicy of a Tool that had this name goes, too.
+	result, err := r.cleanUp(ctx, req)
+	if p.retry {
+		result.RequeueAfter = notReadyRetry
+	}
+	return result, err
+}
+
+// userNamespaceWords says which isolation of users the sandboxes have.
+func userNamespaceWords(t *v1alpha1.Tool) string {
+	if rc := t.Spec.Isolation.RuntimeClassName; rc != "" {
+		return fmt.Sprintf("sandboxes run under RuntimeClass %q, without a user namespace of Kubernetes", rc)
+	}
+	return "sandboxes run in a user namespace (hostUsers: false)"
+}
+
+// check returns the first reason why a Tool cannot be called.
+func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	s := r.schemas.get(t)
+	if s.err != nil {
+		return problem{reason: v1alpha1.ReasonInvalidSchema, message: s.err.Error()}, nil
+	}
+	if err := template.Check(t.Spec.Container.Command, s.input.HasProperty); err != nil {
+		return problem{reason: v1alpha1.ReasonInvalidCommand, message: "spec.container." + err.Error()}, nil
+	}
+	for _, step := range []func(context.Context, *v1alpha1.Tool) (problem, error){
+		r.checkFunctionName, r.checkNamespace, r.checkRuntimeClass, r.ensureNetworkPolicy, r.checkSandbox,
+	} {
+		if p, err := step(ctx, t); err != nil || p.reason != "" {
+			return p, err
+		}
+	}
+	return problem{}, nil
+}
+
+func (r *ToolReconciler) checkFunctionName(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	var same v1alpha1.ToolList
+	if err := r.List(ctx, &same, client.InNamespace(t.Namespace), client.MatchingFields{indexFunctionName: t.FunctionName()}); err != nil {
+		return problem{}, err
+	}
+	for i := range same.Items {
+		if other := &same.Items[i]; other.UID != t.UID && other.DeletionTimestamp == nil {
+			return problem{reason: v1alpha1.ReasonDuplicateFunctionName, message: fmt.Sprintf(
+				"Tool %s has the function name %q, too: give one of them another spec.functionName", other.Name, t.FunctionName())}, nil
+		}
+	}
+	return problem{}, nil
+}
+
+func (r *ToolReconciler) checkNamespace(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	ns := &corev1.Namespace{}
+	if err := r.Get(ctx, client.ObjectKey{Name: t.Namespace}, ns); err != nil {
+		return problem{}, err
+	}
+	if ns.Labels[v1alpha1.LabelTools] != v1alpha1.LabelToolsEnabled {
+		return problem{reason: v1alpha1.ReasonNamespaceNotOpen, message: fmt.Sprintf(
+			"namespace %s is not opened for Tools: label it %s=%s and bind ClusterRole callgate-tool-namespace to ServiceAccount callgate-controller of namespace %s in it",
+			t.Namespace, v1alpha1.LabelTools, v1alpha1.LabelToolsEnabled, r.Install)}, nil
+	}
+	return problem{}, nil
+}
+
+func (r *ToolReconciler) checkRuntimeClass(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	name := t.Spec.Isolation.RuntimeClassName
+	if name == "" {
+		return problem{}, nil
+	}
+	err := r.Get(ctx, client.ObjectKey{Name: name}, &nodev1.RuntimeClass{})
+	if apierrors.IsNotFound(err) {
+		return problem{reason: v1alpha1.ReasonRuntimeClassNotFound, message: fmt.Sprintf(
+			"spec.isolation.runtimeClassName: there is no RuntimeClass %q; kubectl get runtimeclasses lists them", name)}, nil
+	}
+	return problem{}, err
+}
+
+func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	want := sandbox.NetworkPolicy(t, r.Install)
+	have := &networkingv1.NetworkPolicy{}
+	err := r.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		if err = r.Create(ctx, want); apierrors.IsAlreadyExists(err) {
+			return problem{}, fmt.Errorf("create NetworkPolicy %s: %w", want.Name, err)
+		}
+	case err != nil:
+		return problem{}, err
+	case !equality.Semantic.DeepEqual(have.Spec, want.Spec) || !equality.Semantic.DeepDerivative(want.Labels, have.Labels):
+		have = have.DeepCopy()
+		have.Spec, have.Labels = want.Spec, want.Labels
+		err = r.Update(ctx, have)
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return r.notBound(t, err), nil
+	case apierrors.IsInvalid(err):
+		return problem{reason: v1alpha1.ReasonNetworkPolicyFailed, message: "spec.isolation.network.egress: " + err.Error()}, nil
+	case err != nil:
+		return problem{}, fmt.Errorf("write NetworkPolicy %s: %w", want.Name, err)
+	}
+	return problem{}, nil
+}
+
+// checkSandbox lets the API server judge the Job that calls of this Tool would
+// get, as a dry run.
+func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	job := sandbox.Job(sandbox.Input{
+		Tool: t, Install: r.Install, RunnerImage: r.RunnerImage,
+		CallUID: t.UID, Call: client.ObjectKeyFromObject(t), Attempt: firstAttempt,
+	})
+	err := r.Create(ctx, job, client.DryRunAll)
+	switch {
+	case apierrors.IsForbidden(err):
+		return r.notBound(t, err), nil
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return problem{reason: v1alpha1.ReasonInvalidSandbox, message: "the API server refuses the sandbox of this Tool: " + err.Error()}, nil
+	case err != nil && !apierrors.IsAlreadyExists(err):
+		return problem{}, fmt.Errorf("try the sandbox of Tool %s: %w", t.Name, err)
+	}
+	return problem{}, nil
+}
+
+func (r *ToolReconciler) notBound(t *v1alpha1.Tool, err error) problem {
+	return problem{reason: v1alpha1.ReasonNamespaceNotOpen, retry: true, message: fmt.Sprintf(
+		"the API server refuses the controller in namespace %s: %v; bind ClusterRole callgate-tool-namespace to ServiceAccount callgate-controller of namespace %s in it",
+		t.Namespace, err, r.Install)}
+}
+
+// cleanUp removes the NetworkPolicies of Tools that had this name and are gone,
+// each after its last sandbox.
+func (r *ToolReconciler) cleanUp(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var policies networkingv1.NetworkPolicyList
+	if err := r.List(ctx, &policies, client.InNamespace(req.Namespace)); err != nil {
+		return ctrl.Result{}, err
+	}
+	var live *v1alpha1.Tool
+	var next ctrl.Result
+	for i := range policies.Items {
+		np := &policies.Items[i]
+		uid := np.Labels[v1alpha1.LabelToolUID]
+		if np.Annotations[v1alpha1.AnnotationTool] != req.Name || uid == "" {
+			continue
+		}
+		if live == nil { // past the cache, which may be behind
+			live = &v1alpha1.Tool{}
+			if err := r.APIReader.Get(ctx, req.NamespacedName, live); client.IgnoreNotFound(err) != nil {
+				return ctrl.Result{}, err
+			}
+		}
+		if string(live.UID) == uid {
+			continue
+		}
+		var jobs batchv1.JobList
+		if err := r.APIReader.List(ctx, &jobs, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelToolUID: uid}); err != nil {
+			return ctrl.Result{}, err
+		}
+		var pods corev1.PodList
+		if err := r.APIReader.List(ctx, &pods, client.InNamespace(req.Namespace), client.MatchingLabels{v1alpha1.LabelToolUID: uid}); err != nil {
+			return ctrl.Result{}, err
+		}
+		if len(jobs.Items)+len(pods.Items) > 0 {
+			next.RequeueAfter = lastSandbox
+			continue
+		}
+		if err := r.Delete(ctx, np, client.Preconditions{UID: &np.UID}); client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, fmt.Errorf("delete NetworkPolicy %s: %w", np.Name, err)
+		}
+	}
+	return next, nil
+}
+
+// ignoreConflict looks again soon, instead of reporting an error, when an
+// object has changed since it was read.
+func ignoreConflict(err error) (ctrl.Result, error) {
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: 20 * time.Millisecond}, nil
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+func (r *ToolReconciler) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.Tool{}).
+		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.siblings)).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.tools(ctx, client.InNamespace(o.GetName()))
+		})).
+		Watches(&nodev1.RuntimeClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.tools(ctx, client.MatchingFields{indexRuntimeClass: o.GetName()})
+		})).
+		Watches(&networkingv1.NetworkPolicy{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[v1alpha1.AnnotationTool]}}}
+		})).
+		Complete(r)
+}
+
+// siblings are the Tools whose readiness the function name of this one decides:
+// those that have it, and those that had a conflict before.
+func (r *ToolReconciler) siblings(ctx context.Context, o client.Object) []reconcile.Request {
+	t, ok := o.(*v1alpha1.Tool)
+	if !ok {
+		return nil
+	}
+	var all v1alpha1.ToolList
+	if err := r.List(ctx, &all, client.InNamespace(t.Namespace)); err != nil {
+		return nil // only a cache that is not started fails
+	}
+	var requests []reconcile.Request
+	for i := range all.Items {
+		other := &all.Items[i]
+		c := apimeta.FindStatusCondition(other.Status.Conditions, v1alpha1.ConditionReady)
+		if other.FunctionName() == t.FunctionName() || c != nil && c.Reason == v1alpha1.ReasonDuplicateFunctionName {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(other)})
+		}
+	}
+	return requests
+}
+
+func (r *ToolReconciler) tools(ctx context.Context, option client.ListOption) []reconcile.Request {
+	var list v1alpha1.ToolList
+	if err := r.List(ctx, &list, option); err != nil {
+		return nil // only a cache that is not started fails
+	}
+	requests := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}

@@ -1,0 +1,206 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/dispatch"
+	"callgate.dev/callgate/internal/gate"
+)
+
+const (
+	// apiTimeout bounds one request to the API server that is not a stream.
+	apiTimeout = 30 * time.Second
+	// quiet is how long a call may wait before its status says so: most waits
+	// are shorter, and a write would cost them time.
+	quiet = time.Second
+	// parallelCalls is how many calls are looked at at once. A look only reads
+	// the cache and writes one or two objects.
+	parallelCalls = 16
+)
+
+// ToolCallReconciler takes each call through its life: it gathers what is
+// known, lets package gate decide, and does what the verdict says.
+type ToolCallReconciler struct {
+	client.Client
+	Options
+	APIReader client.Reader
+	Events    typedcorev1.EventsGetter
+	Recorder  events.EventRecorder
+	Stamping  func() gate.Stamping
+
+	schemas    *schemaCache
+	dispatcher *dispatch.Dispatcher
+	confirm    confirmer
+}
+
+// Reconcile looks at one call: finished? sent? else may it run?
+func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	call := &v1alpha1.ToolCall{}
+	if err := r.Get(ctx, req.NamespacedName, call); err != nil {
+		r.dispatcher.Forget(req.NamespacedName, "")
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if complete(call) {
+		r.dispatcher.Forget(req.NamespacedName, "")
+		return ctrl.Result{}, nil
+	}
+	r.dispatcher.Forget(req.NamespacedName, call.UID)
+
+	var next time.Duration
+	var err error
+	if attempt := openAttempt(call); attempt != nil {
+		next, err = r.run(ctx, call, attempt)
+	} else {
+		next, err = r.admit(ctx, call)
+	}
+	if apierrors.IsConflict(err) {
+		// Decided on an old state; the newer one is on its way into the cache.
+		return ctrl.Result{RequeueAfter: 20 * time.Millisecond}, nil
+	}
+	return ctrl.Result{RequeueAfter: next}, err
+}
+
+// openAttempt is the attempt that was sent and has no outcome yet.
+func openAttempt(call *v1alpha1.ToolCall) *v1alpha1.Attempt {
+	if n := len(call.Status.Attempts); n > 0 && call.Status.Attempts[n-1].Outcome == "" {
+		return &call.Status.Attempts[n-1]
+	}
+	return nil
+}
+
+// admit decides about a call of which no byte was sent.
+func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall) (time.Duration, error) {
+	admitted, err := r.decide(ctx, call)
+	if err != nil {
+		return 0, err
+	}
+	verdict := admitted.Verdict
+	var dispatchTo *dispatchPlan
+	if admitted.Command != nil && !verdict.Ended() {
+		if verdict, dispatchTo, err = r.start(ctx, call, admitted); err != nil {
+			return 0, err
+		}
+	}
+
+	status := call.Status.DeepCopy()
+	status.ArgsDigest = admitted.ArgsDigest
+	status.Decision = admitted.Decision
+	if admitted.Tool != nil {
+		status.ToolUID, status.ToolGeneration = admitted.Tool.UID, admitted.Tool.Generation
+	}
+	if dispatchTo != nil {
+		status.Attempts = append(status.Attempts, dispatchTo.attempt)
+	}
+	next, err := r.write(ctx, call, status, verdict)
+	if err != nil || dispatchTo == nil {
+		return next, err
+	}
+	// Only now, with the pod's UID in the status, may a byte go to it.
+	r.dispatcher.Send(dispatchTo.target, dispatchTo.call)
+	return time.Until(dispatchTo.overdue), nil
+}
+
+// decide gathers what Admit looks at, from the cache and, if the verdict asks
+// for it, past the cache.
+func (r *ToolCallReconciler) decide(ctx context.Context, call *v1alpha1.ToolCall) (gate.Admitted, error) {
+	namespace := gate.ToolNamespace(call)
+	var tools v1alpha1.ToolList
+	var policies v1alpha1.ToolPolicyList
+	if err := r.List(ctx, &tools, client.InNamespace(namespace), toolsNamed(call.Spec.ToolRef)); err != nil {
+		return gate.Admitted{}, err
+	}
+	if err := r.List(ctx, &policies, client.InNamespace(namespace)); err != nil {
+		return gate.Admitted{}, err
+	}
+	a := gate.Admission{Now: time.Now(), Call: call, Stamping: r.Stamping(), Tools: tools.Items, Policies: policies.Items}
+	admitted := r.judge(a)
+	if admitted.Act != gate.ActConfirm {
+		return admitted, nil
+	}
+	all, confirmed, err := r.confirm.get(ctx, namespace)
+	if err != nil {
+		return gate.Admitted{}, err
+	}
+	a.Confirmed, a.Policies, a.Tools = true, confirmed, nil
+	for i := range all {
+		if refersTo(call.Spec.ToolRef, &all[i]) {
+			a.Tools = append(a.Tools, all[i])
+		}
+	}
+	return r.judge(a), nil
+}
+
+func (r *ToolCallReconciler) judge(a gate.Admission) gate.Admitted {
+	if len(a.Tools) > 0 {
+		a.InputSchema = r.schemas.get(&a.Tools[0]).input
+	}
+	return gate.Admit(a)
+}
+
+func toolsNamed(ref v1alpha1.ToolReference) client.ListOption {
+	if ref.Name != "" {
+		return client.MatchingFields{"metadata.name": ref.Name}
+	}
+	return client.MatchingFields{indexFunctionName: ref.FunctionName}
+}
+
+func refersTo(ref v1alpha1.ToolReference, t *v1alpha1.Tool) bool {
+	if ref.Name != "" {
+		return t.Name == ref.Name
+	}
+	return t.FunctionName() == ref.FunctionName
+}
+
+func (r *ToolCallReconciler) setup(mgr ctrl.Manager, ended <-chan event.TypedGenericEvent[types.NamespacedName]) error {
+	r.confirm.reader = r.APIReader
+	enqueueNamed := handler.TypedFuncs[types.NamespacedName, reconcile.Request]{
+		GenericFunc: func(_ context.Context, e event.TypedGenericEvent[types.NamespacedName], q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			q.Add(reconcile.Request{NamespacedName: e.Object})
+		},
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&v1alpha1.ToolCall{}).
+		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
+		Watches(&v1alpha1.ToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(callOfSandbox)).
+		WatchesRawSource(source.TypedChannel(ended, enqueueNamed)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: parallelCalls}).
+		Complete(r)
+}
+
+// unfinishedCalls are the calls that a change of a Tool or policy may matter to.
+func (r *ToolCallReconciler) unfinishedCalls(ctx context.Context, o client.Object) []reconcile.Request {
+	var calls v1alpha1.ToolCallList
+	if err := r.List(ctx, &calls, client.MatchingFields{indexUnfinished: o.GetNamespace()}); err != nil {
+		return nil // only a cache that is not started fails
+	}
+	requests := make([]reconcile.Request, 0, len(calls.Items))
+	for i := range calls.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&calls.Items[i])})
+	}
+	return requests
+}
+
+// callOfSandbox is the call that a Job or Pod was made for.
+func callOfSandbox(_ context.Context, o client.Object) []reconcile.Request {
+	if key, ok := callKey(o); ok {
+		return []reconcile.Request{{NamespacedName: key}}
+	}
+	return nil
+}

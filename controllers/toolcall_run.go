@@ -1,0 +1,133 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/dispatch"
+	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/result"
+	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/template"
+	"callgate.dev/callgate/internal/wire"
+)
+
+// run looks at a call that was sent, or was about to be.
+func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, attempt *v1alpha1.Attempt) (time.Duration, error) {
+	tool, err := r.toolOf(ctx, call)
+	if err != nil {
+		return 0, err
+	}
+	output, err := r.outputSpec(ctx, call, attempt, tool)
+	if err != nil {
+		return 0, err
+	}
+	pod, err := r.podOf(ctx, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
+	if err != nil {
+		return 0, err
+	}
+	running := gate.Running{
+		Now: time.Now(), Call: call, Attempt: attempt, Output: output, Pod: pod,
+		State: sandbox.Observe(nil, pod, nil), CanResend: tool != nil,
+	}
+	session, known := r.dispatcher.Get(call.UID)
+	if known {
+		running.Session = &session
+	}
+	verdict := gate.Run(running)
+	switch verdict.Act {
+	case gate.ActFollow:
+		r.dispatcher.Follow(target(call, attempt))
+	case gate.ActResend:
+		command, err := template.Expand(tool.Spec.Container.Command, gate.Args(call))
+		if err != nil {
+			return 0, fmt.Errorf("make the call's frame again: %w", err)
+		}
+		r.dispatcher.Send(target(call, attempt), frame(call, tool, command, attempt.TimeoutSeconds))
+	case gate.ActStop:
+		// Never 0: a forced deletion would forget a container that still runs.
+		err := r.Delete(ctx, pod, client.GracePeriodSeconds(1), client.Preconditions{UID: &pod.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return 0, fmt.Errorf("stop the sandbox: %w", err)
+		}
+	}
+	status := call.Status.DeepCopy()
+	if verdict.Ended() {
+		finish(&status.Attempts[len(status.Attempts)-1], verdict, pod, running.Session)
+	}
+	return r.write(ctx, call, status, verdict)
+}
+
+// finish completes the attempt's record.
+func finish(a *v1alpha1.Attempt, v gate.Verdict, pod *corev1.Pod, session *dispatch.Snapshot) {
+	a.Outcome = v.Outcome
+	if pod != nil {
+		for _, s := range pod.Status.ContainerStatuses {
+			if s.Name == sandbox.Container {
+				a.ImageID = s.ImageID
+			}
+		}
+	}
+	if session == nil || session.Result == nil || v.Outcome != v1alpha1.OutcomeReported {
+		return
+	}
+	res := session.Result
+	a.StartTime, a.FinishTime = ptr.To(metav1.NewMicroTime(res.Start)), ptr.To(metav1.NewMicroTime(res.End))
+	if res.Signal == "" && res.StartErrorKind == "" {
+		a.ExitCode = ptr.To(int32(res.ExitCode)) //nolint:gosec // an exit code is 0 to 255
+	}
+}
+
+// toolOf is the Tool that the call was decided with, in that generation; nil
+// if it has changed or is gone.
+func (r *ToolCallReconciler) toolOf(ctx context.Context, call *v1alpha1.ToolCall) (*v1alpha1.Tool, error) {
+	var tools v1alpha1.ToolList
+	if err := r.List(ctx, &tools, client.MatchingFields{indexUID: string(call.Status.ToolUID)}); err != nil {
+		return nil, err
+	}
+	for i := range tools.Items {
+		if tools.Items[i].Generation == call.Status.ToolGeneration {
+			return &tools.Items[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// outputSpec says how the tool's answer is read. A Tool that has changed or is
+// gone does not change how a running call ends: the rules stand on its Job. The
+// outputSchema stands there not, for its size; it is applied as long as this
+// process knows it.
+func (r *ToolCallReconciler) outputSpec(ctx context.Context, call *v1alpha1.ToolCall, a *v1alpha1.Attempt, tool *v1alpha1.Tool) (result.Spec, error) {
+	timeout := time.Duration(a.TimeoutSeconds) * time.Second
+	if tool != nil {
+		rules := sandbox.OutputRules(tool)
+		return result.Spec{Format: rules.Format, MaxBytes: rules.MaxBytes, SideEffects: rules.SideEffects,
+			Schema: r.schemas.get(tool).output, Timeout: timeout}, nil
+	}
+	spec := result.Spec{Timeout: timeout}
+	job := &batchv1.Job{}
+	if err := r.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.Sandbox}, job); err != nil {
+		return spec, client.IgnoreNotFound(err)
+	}
+	var rules sandbox.Output
+	if err := json.Unmarshal([]byte(job.Annotations[sandbox.AnnotationOutput]), &rules); err == nil {
+		spec.Format, spec.MaxBytes, spec.SideEffects = rules.Format, rules.MaxBytes, rules.SideEffects
+	}
+	if known, ok := r.schemas.lookup(schemaKey{call.Status.ToolUID, call.Status.ToolGeneration}); ok {
+		spec.Schema = known.output
+	}
+	return spec, nil
+}
+
+func maxBytes(t *v1alpha1.Tool) int64 {
+	return min(sandbox.OutputRules(t).MaxBytes, wire.MaxStdoutBytes)
+}

@@ -1,0 +1,133 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/gate"
+)
+
+// maxStoredBytes bounds arguments and result of one call together: an object
+// of more than about 1.5 MiB would not be stored at all.
+const maxStoredBytes = 512 << 10
+
+// write brings the verdict into the status with one Update, which fails if the
+// call has changed since it was read. It returns when to look again.
+func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall, status *v1alpha1.ToolCallStatus, v gate.Verdict) (time.Duration, error) {
+	if v.Ended() {
+		bound(call, &v)
+	}
+	now := metav1.Now()
+	dispatched := len(status.Attempts) > len(call.Status.Attempts)
+	if age := now.Sub(call.CreationTimestamp.Time); !v.Ended() && !dispatched && age < quiet {
+		// Most waits end before anybody could read of them.
+		return min(v.After, quiet-age), nil
+	}
+	status.ObservedGeneration = call.Generation
+	if status.StartTime == nil {
+		status.StartTime = &now
+	}
+	setConditions(status, v, now)
+	if equality.Semantic.DeepEqual(&call.Status, status) {
+		return v.After, nil
+	}
+	// Not a patch: a merge patch would drop the nulls in a result.
+	updated := call.DeepCopy()
+	updated.Status = *status
+	err := r.Status().Update(ctx, updated)
+	if v.Ended() && refusedForSize(err) {
+		v.Result = tooLarge("the API server refused to store it: " + err.Error())
+		setConditions(&updated.Status, v, now)
+		err = r.Status().Update(ctx, updated)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("write the call's status: %w", err)
+	}
+	if v.Ended() {
+		r.record(updated, v)
+		return 0, nil
+	}
+	return v.After, nil
+}
+
+func bound(call *v1alpha1.ToolCall, v *gate.Verdict) {
+	if v.Result.Data == nil {
+		return
+	}
+	if n := len(gate.Args(call)) + len(v.Result.Data.Raw); n > maxStoredBytes {
+		v.Result = tooLarge(fmt.Sprintf("arguments and result are %d bytes of JSON together, at most %d are stored: ask for less", n, maxStoredBytes))
+	}
+}
+
+func tooLarge(message string) *v1alpha1.Result {
+	return gate.Failure(v1alpha1.ErrorOutputTooLarge, false, message)
+}
+
+func refusedForSize(err error) bool {
+	return apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsInvalid(err) ||
+		err != nil && strings.Contains(err.Error(), "request is too large")
+}
+
+// setConditions maps a verdict to the conditions, in this one place.
+func setConditions(status *v1alpha1.ToolCallStatus, v gate.Verdict, now metav1.Time) {
+	set := func(kind string, value metav1.ConditionStatus, reason, message string) {
+		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: kind, Status: value, Reason: reason, Message: message,
+			ObservedGeneration: status.ObservedGeneration, LastTransitionTime: now,
+		})
+	}
+	if !v.Ended() {
+		set(v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, v.Reason, v.Message)
+		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.Reason, v.Message)
+		return
+	}
+	reason, message := ending(status, v)
+	status.Result, status.CompletionTime = v.Result, &now
+	apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionReconciling)
+	if *v.Result.OK {
+		set(v1alpha1.ConditionSucceeded, metav1.ConditionTrue, reason, message)
+	} else {
+		set(v1alpha1.ConditionSucceeded, metav1.ConditionFalse, reason, message)
+		set(v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message)
+	}
+	set(v1alpha1.ConditionComplete, metav1.ConditionTrue, reason, message)
+}
+
+// ending is the reason and message for conditions and events. What a tool
+// printed and what a caller passed stands in status.result only.
+func ending(status *v1alpha1.ToolCallStatus, v gate.Verdict) (reason, message string) {
+	if *v.Result.OK {
+		return v1alpha1.ReasonSucceeded, "the answer is in status.result.data"
+	}
+	message = string(v.Result.ErrorCode)
+	if n := len(status.Attempts); n > 0 {
+		a := &status.Attempts[n-1]
+		switch {
+		case v.Result.ErrorCode == v1alpha1.ErrorToolTimeout:
+			message += fmt.Sprintf(" (limit %ds)", a.TimeoutSeconds)
+		case a.ExitCode != nil && *a.ExitCode != 0:
+			message += fmt.Sprintf(" (exit code %d)", *a.ExitCode)
+		}
+	}
+	return v.Result.ErrorCode.Reason(), message + ": see status.result.message"
+}
+
+// record says once, after the status was written, how a call ended.
+func (r *ToolCallReconciler) record(call *v1alpha1.ToolCall, v gate.Verdict) {
+	reason, message := ending(&call.Status, v)
+	kind, code := corev1.EventTypeNormal, "ok"
+	if !*v.Result.OK {
+		kind, code = corev1.EventTypeWarning, string(v.Result.ErrorCode)
+	}
+	callsTotal.WithLabelValues(code).Inc()
+	r.Recorder.Eventf(call, nil, kind, reason, "Complete", "%s", message)
+}

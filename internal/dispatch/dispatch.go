@@ -1,0 +1,263 @@
+// Package dispatch carries one call to one sandbox and brings back what the
+// runner says, live through an attach stream or later from the container's log.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/wire"
+)
+
+// Waits of a session. Each one is named in the error that ends it.
+const (
+	// acceptTimeout is how long a runner may take to accept a call, from the
+	// start of the attach.
+	acceptTimeout = 10 * time.Second
+	// catchUp is how long a followed log may take to show that a call was
+	// accepted. The log holds that line before the runner starts the tool.
+	catchUp = 3 * time.Second
+	// endTimeout is how long a stream may take to close after its result.
+	endTimeout = 2 * time.Second
+	// slack is what a session may last beyond the tool's own time limit.
+	slack = 30 * time.Second
+)
+
+// Target is the one pod that may get a call.
+type Target struct {
+	Call      types.NamespacedName
+	CallUID   types.UID
+	Attempt   int32
+	Namespace string
+	Pod       string
+	PodUID    types.UID
+	// Timeout of the tool bounds the session.
+	Timeout time.Duration
+}
+
+// Snapshot is what is known of a session now.
+type Snapshot struct {
+	wire.State
+	// Done: the stream has ended; nothing more will come from it.
+	Done bool
+	// Err says why the stream ended without a result, if it did.
+	Err error
+	// FromLog: the stream was the container's log, from its beginning.
+	FromLog bool
+	// Reads counts the log streams that were opened for this call.
+	Reads int
+	// EndTime is when the stream ended, zero before.
+	EndTime time.Time
+}
+
+// Dispatcher holds the sessions of this process. Nothing in it survives the
+// process: what must survive stands in the call's status and in the log.
+type Dispatcher struct {
+	config *rest.Config
+	client kubernetes.Interface
+	notify func(types.NamespacedName)
+
+	mu       sync.Mutex
+	sessions map[types.UID]*session
+}
+
+type session struct {
+	call       types.NamespacedName
+	cancel     context.CancelFunc
+	transcript wire.Transcript
+	fromLog    bool
+
+	// guarded by Dispatcher.mu
+	accepted *wire.Accepted // seen by an earlier session of the same call
+	reads    int
+	endTime  time.Time
+	err      error
+}
+
+// New returns a Dispatcher that calls notify, never blocking for long, when a
+// session has ended.
+func New(config *rest.Config, client kubernetes.Interface, notify func(types.NamespacedName)) *Dispatcher {
+	return &Dispatcher{config: config, client: client, notify: notify, sessions: map[types.UID]*session{}}
+}
+
+// Get returns what is known of the session of a call; false if this process
+// has none.
+func (d *Dispatcher) Get(callUID types.UID) (Snapshot, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.sessions[callUID]
+	if s == nil {
+		return Snapshot{}, false
+	}
+	snap := Snapshot{
+		State: s.transcript.Snapshot(), Done: !s.endTime.IsZero(), Err: s.err,
+		FromLog: s.fromLog, Reads: s.reads, EndTime: s.endTime,
+	}
+	if snap.Accepted == nil {
+		snap.Accepted = s.accepted
+	}
+	return snap, true
+}
+
+// Forget ends the sessions of all calls of that name, which may have been
+// deleted and created again, but for the one with the UID keep.
+func (d *Dispatcher) Forget(call types.NamespacedName, keep types.UID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for uid, s := range d.sessions {
+		if s.call == call && uid != keep {
+			s.cancel()
+			delete(d.sessions, uid)
+		}
+	}
+}
+
+// Send attaches to the target and sends the call, in the background. The
+// caller has written the target's pod UID into the call's status before. While
+// a session of the call is under way it does nothing.
+func (d *Dispatcher) Send(t Target, call wire.Call) {
+	d.start(t, false, func(ctx context.Context, s *session) error { return d.attach(ctx, t, call, &s.transcript) })
+}
+
+// Follow reads the log of the target from its beginning, in the background,
+// until a result, the end of the container, or the proof that no call was
+// accepted so far. While a session of the call is under way it does nothing.
+func (d *Dispatcher) Follow(t Target) {
+	d.start(t, true, func(ctx context.Context, s *session) error { return d.follow(ctx, t, &s.transcript) })
+}
+
+func (d *Dispatcher) start(t Target, fromLog bool, run func(context.Context, *session) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.Timeout+slack)
+	s := &session{call: t.Call, cancel: cancel, fromLog: fromLog}
+	d.mu.Lock()
+	if old := d.sessions[t.CallUID]; old != nil {
+		if old.endTime.IsZero() {
+			d.mu.Unlock()
+			cancel()
+			return
+		}
+		s.reads = old.reads
+		if s.accepted = old.transcript.Snapshot().Accepted; s.accepted == nil {
+			s.accepted = old.accepted
+		}
+	}
+	if fromLog {
+		s.reads++
+	}
+	d.sessions[t.CallUID] = s
+	d.mu.Unlock()
+
+	go func() {
+		defer cancel()
+		err := run(ctx, s)
+		d.mu.Lock()
+		s.endTime, s.err = time.Now(), err
+		d.mu.Unlock()
+		d.notify(t.Call)
+	}()
+}
+
+func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, transcript *wire.Transcript) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request := d.client.CoreV1().RESTClient().Get().Resource("pods").Namespace(t.Namespace).Name(t.Pod).SubResource("attach").
+		VersionedParams(&corev1.PodAttachOptions{Container: sandbox.Container, Stdin: true, Stdout: true}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(d.config, "GET", request.URL().String())
+	if err != nil {
+		return fmt.Errorf("attach to the sandbox: %w", err)
+	}
+	stdin, send := io.Pipe()
+	streamed := make(chan error, 1)
+	go func() {
+		err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: transcript})
+		// Unblocks the send below, should the stream never have read it.
+		stdin.CloseWithError(errors.Join(errors.New("the attach stream ended"), err))
+		streamed <- err
+	}()
+	sent := make(chan error, 1)
+	go func() { sent <- wire.WriteCall(send, string(t.CallUID), t.Attempt, string(t.PodUID), call) }()
+
+	timer := time.NewTimer(acceptTimeout)
+	defer timer.Stop()
+	accepted := transcript.AcceptedSeen()
+	for {
+		select {
+		case err := <-sent:
+			if err != nil {
+				return err
+			}
+			sent = nil
+		case <-accepted:
+			accepted = nil
+			timer.Stop()
+		case <-transcript.ResultSeen():
+			// The runner waits for this before it exits, so that nothing is cut off.
+			_ = send.Close()
+			select {
+			case <-streamed:
+			case <-time.After(endTimeout):
+			}
+			return nil
+		case err := <-streamed:
+			return streamEnd(err, transcript)
+		case <-timer.C:
+			return fmt.Errorf("the sandbox did not accept the call within %s", acceptTimeout)
+		}
+	}
+}
+
+func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Transcript) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := d.client.CoreV1().Pods(t.Namespace).GetLogs(t.Pod, &corev1.PodLogOptions{Container: sandbox.Container, Follow: true}).Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("read the sandbox's log: %w", err)
+	}
+	defer stream.Close() //nolint:errcheck // a stream that was only read
+	streamed := make(chan error, 1)
+	go func() {
+		// A sandbox prints at most MaxOutputBytes; the bound holds for any other log.
+		_, err := io.Copy(transcript, io.LimitReader(stream, 4*wire.MaxOutputBytes))
+		streamed <- err
+	}()
+	timer := time.NewTimer(catchUp)
+	defer timer.Stop()
+	accepted := transcript.AcceptedSeen()
+	for {
+		select {
+		case <-accepted:
+			accepted = nil
+			timer.Stop()
+		case <-transcript.ResultSeen():
+			return nil
+		case err := <-streamed:
+			return streamEnd(err, transcript)
+		case <-timer.C:
+			return fmt.Errorf("the sandbox's log shows no accepted call after %s", catchUp)
+		}
+	}
+}
+
+// streamEnd is the error for a stream that ended by itself. The last bytes may
+// have held the result.
+func streamEnd(err error, transcript *wire.Transcript) error {
+	if transcript.Snapshot().Result != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the sandbox's stream ended without a result: %w", err)
+	}
+	return errors.New("the sandbox's stream ended without a result")
+}

@@ -1,0 +1,216 @@
+package gate
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/jsonvalue"
+	"callgate.dev/callgate/internal/policy"
+	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/schema"
+	"callgate.dev/callgate/internal/template"
+)
+
+const (
+	// settle is how much younger than the last change of the stamping policies
+	// a call must be: for so long the API server may still use the old ones.
+	settle = 10 * time.Second
+	// maxStampingWait bounds the wait for stamping to be proven.
+	maxStampingWait = 10 * time.Minute
+	// confirmAge is the age up to which a refusal by default is confirmed with
+	// a read past the cache, so that "kubectl apply -f dir/" never loses
+	// against it.
+	confirmAge = 5 * time.Second
+)
+
+// Stamping is what is known of the admission policies that write spec.requester.
+type Stamping struct {
+	// Proven: a forged requester was overwritten when last tried.
+	Proven bool
+	// LastChange is when the policies last changed, by the API server's clock.
+	LastChange time.Time
+	// Message says what is wrong while Proven is false.
+	Message string
+}
+
+// Admission is everything that the decision whether a call may run looks at.
+type Admission struct {
+	Now      time.Time
+	Call     *v1alpha1.ToolCall
+	Stamping Stamping
+	// Tools that the call's toolRef names, in its namespace: usually one.
+	Tools []v1alpha1.Tool
+	// Policies of the Tool's namespace.
+	Policies []v1alpha1.ToolPolicy
+	// Confirmed: Tools and Policies were read past the cache.
+	Confirmed bool
+	// InputSchema of the Tool, compiled; nil if it does not compile.
+	InputSchema *schema.Schema
+}
+
+// Admitted is the verdict of [Admit], and what it found on its way.
+type Admitted struct {
+	Verdict
+	// ArgsDigest is set once the call was judged.
+	ArgsDigest string
+	// Tool the call is decided with; nil if there is none.
+	Tool     *v1alpha1.Tool
+	Decision *v1alpha1.PolicyDecision
+	// Command is the final argv, if the call may run.
+	Command []string
+}
+
+// Admit decides whether a call may run. It reads in the order of the design's
+// picture: who asked, lookup, authorize, readiness, validate.
+func Admit(a Admission) Admitted {
+	var out Admitted
+	for _, check := range []func(Admission, *Admitted) (Verdict, bool){
+		cancelled, requester, lookup, authorize, ready, validate,
+	} {
+		if v, stop := check(a, &out); stop {
+			out.Verdict = withDeadline(v, a.Call, a.Now)
+			return out
+		}
+	}
+	out.Verdict = withDeadline(Verdict{Reason: v1alpha1.ReasonStarting}, a.Call, a.Now)
+	return out
+}
+
+func cancelled(a Admission, _ *Admitted) (Verdict, bool) {
+	if a.Call.Spec.Cancel {
+		return end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel before the tool was started"), true
+	}
+	return Verdict{}, false
+}
+
+// requester judges once, when the call is first seen, whether the name in
+// spec.requester can be trusted. The stored digest is the proof that it was:
+// later changes of the policies do not revoke it.
+func requester(a Admission, out *Admitted) (Verdict, bool) {
+	digest, err := jsonvalue.CanonicalDigest(Args(a.Call))
+	if err != nil {
+		// What has no digest is refused for its arguments, after the other checks.
+		digest = "none"
+	}
+	out.ArgsDigest = digest
+	if stored := a.Call.Status.ArgsDigest; stored != "" {
+		if stored != digest {
+			return end(v1alpha1.ErrorToolNotAllowed, false, "spec.args changed after the call was judged: create a new call"), true
+		}
+		return Verdict{}, false
+	}
+	out.ArgsDigest = ""
+	age := a.Now.Sub(a.Call.CreationTimestamp.Time)
+	if !a.Stamping.Proven {
+		if age > maxStampingWait {
+			return end(v1alpha1.ErrorInternal, true, "for %s it could not be proven that the API server stamps spec.requester: %s",
+				maxStampingWait, a.Stamping.Message), true
+		}
+		return wait(ActNone, v1alpha1.ReasonPending, "waiting for proof that the API server stamps spec.requester: "+a.Stamping.Message, time.Second), true
+	}
+	out.ArgsDigest = digest
+	if a.Call.CreationTimestamp.Time.Before(a.Stamping.LastChange.Add(settle)) {
+		return end(v1alpha1.ErrorToolNotAllowed, false,
+			"created while stamping was not proven (less than %s after the last change of Callgate's admission policies): create it again", settle), true
+	}
+	if a.Call.Spec.Requester == nil || a.Call.Spec.Requester.Username == "" {
+		return end(v1alpha1.ErrorToolNotAllowed, false, "spec.requester is empty: create the call again"), true
+	}
+	return Verdict{}, false
+}
+
+func lookup(a Admission, out *Admitted) (Verdict, bool) {
+	if len(a.Tools) == 0 {
+		if !a.Confirmed {
+			return Verdict{Act: ActConfirm, Reason: v1alpha1.ReasonPending}, true
+		}
+		return end(v1alpha1.ErrorToolNotFound, false, "there is no Tool with %s in namespace %q: kubectl get tools -n %[2]s lists them",
+			refText(a.Call.Spec.ToolRef), ToolNamespace(a.Call)), true
+	}
+	out.Tool = &a.Tools[0]
+	return Verdict{}, false
+}
+
+func refText(ref v1alpha1.ToolReference) string {
+	if ref.Name != "" {
+		return fmt.Sprintf("name %q", ref.Name)
+	}
+	return fmt.Sprintf("functionName %q", ref.FunctionName)
+}
+
+// ToolNamespace is the namespace that a call looks for its Tool in.
+func ToolNamespace(call *v1alpha1.ToolCall) string {
+	if ns := call.Spec.ToolRef.Namespace; ns != "" {
+		return ns
+	}
+	return call.Namespace
+}
+
+func authorize(a Admission, out *Admitted) (Verdict, bool) {
+	d := policy.Decide(out.Tool, *a.Call.Spec.Requester, a.Policies)
+	out.Decision = &v1alpha1.PolicyDecision{Allowed: ptr.To(d.Allowed), DecisiveRule: d.Decisive, MatchedRules: d.Matched}
+	if d.Allowed {
+		return Verdict{}, false
+	}
+	byDefault := d.Decisive == nil
+	if byDefault && !a.Confirmed && a.Now.Sub(a.Call.CreationTimestamp.Time) < confirmAge {
+		return Verdict{Act: ActConfirm, Reason: v1alpha1.ReasonPending}, true
+	}
+	return end(v1alpha1.ErrorToolNotAllowed, false, "%s", d.Message), true
+}
+
+func ready(a Admission, out *Admitted) (Verdict, bool) {
+	t := out.Tool
+	if t.DeletionTimestamp != nil {
+		return end(v1alpha1.ErrorToolNotFound, false, "Tool %s/%s is being deleted", t.Namespace, t.Name), true
+	}
+	c := apimeta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionReady)
+	known := c != nil && c.ObservedGeneration == t.Generation && c.Status != metav1.ConditionUnknown
+	if known && c.Status == metav1.ConditionTrue {
+		return Verdict{}, false
+	}
+	if known {
+		return end(v1alpha1.ErrorToolUnavailable, false, "Tool %s/%s is not Ready: %s: %s", t.Namespace, t.Name, c.Reason, c.Message), true
+	}
+	limit := time.Duration(sandbox.StartDeadlineSeconds(t)) * time.Second
+	left := a.Call.CreationTimestamp.Add(limit).Sub(a.Now)
+	if left <= 0 {
+		return end(v1alpha1.ErrorToolUnavailable, true, "the controller did not say within startDeadlineSeconds (%d) whether Tool %s/%s is Ready",
+			sandbox.StartDeadlineSeconds(t), t.Namespace, t.Name), true
+	}
+	return wait(ActNone, v1alpha1.ReasonPending, fmt.Sprintf("waiting for Tool %s/%s to become Ready", t.Namespace, t.Name), left), true
+}
+
+func validate(a Admission, out *Admitted) (Verdict, bool) {
+	raw := Args(a.Call)
+	if err := jsonvalue.CheckArgs(raw); err != nil {
+		return end(v1alpha1.ErrorInvalidArguments, false, "%s", withField(err)), true
+	}
+	if a.InputSchema == nil {
+		// A Ready Tool has a schema that compiles.
+		return wait(ActNone, v1alpha1.ReasonPending, "waiting for the Tool's schema", time.Second), true
+	}
+	if err := a.InputSchema.Validate(raw); err != nil {
+		return end(v1alpha1.ErrorInvalidArguments, false, "%s", withField(err)), true
+	}
+	command, err := template.Expand(out.Tool.Spec.Container.Command, raw)
+	if err != nil {
+		return end(v1alpha1.ErrorInvalidArguments, false, "%s", withField(err)), true
+	}
+	out.Command = command
+	return Verdict{}, false
+}
+
+// withField says where the fault is, if the text does not.
+func withField(err error) string {
+	if s := err.Error(); strings.HasPrefix(s, "spec.args") {
+		return s
+	}
+	return "spec.args: " + err.Error()
+}

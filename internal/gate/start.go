@@ -1,0 +1,71 @@
+package gate
+
+import (
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/sandbox"
+)
+
+// permanentGrace is how long a state that only a change can cure may last: an
+// object that is created in the same moment may be seen a little later.
+const permanentGrace = 5 * time.Second
+
+// Starting is everything that the decision whether a sandbox may get its call
+// looks at. No byte of the call was sent.
+type Starting struct {
+	Now  time.Time
+	Call *v1alpha1.ToolCall
+	Tool *v1alpha1.Tool
+	// Want is the sandbox as it is rendered now.
+	Want *batchv1.Job
+	// Job and Pod as they are; nil if they are not there.
+	Job *batchv1.Job
+	Pod *corev1.Pod
+	// State of the two.
+	State sandbox.State
+}
+
+// Start decides about the sandbox of a call that may run.
+func Start(s Starting) Verdict { return withDeadline(start(s), s.Call, s.Now) }
+
+func start(s Starting) Verdict {
+	if s.Job == nil {
+		return wait(ActCreateSandbox, v1alpha1.ReasonStarting, "creating the sandbox", time.Second)
+	}
+	if !sandbox.IsOurs(s.Job, s.Want) {
+		return end(v1alpha1.ErrorToolUnavailable, true, "Job %s/%s exists and was not made by Callgate for this call: delete it", s.Job.Namespace, s.Job.Name)
+	}
+	if s.Job.DeletionTimestamp != nil {
+		return wait(ActNone, v1alpha1.ReasonStarting, "an earlier sandbox is being deleted", time.Second)
+	}
+	if !sandbox.SameTemplate(s.Job, s.Want) {
+		return wait(ActDeleteSandbox, v1alpha1.ReasonStarting, "the Tool changed; its sandbox is made again", time.Second)
+	}
+	limit := sandbox.StartDeadlineSeconds(s.Tool)
+	age := s.Now.Sub(s.Job.CreationTimestamp.Time)
+	left := time.Duration(limit)*time.Second - age
+	switch s.State.Phase {
+	case sandbox.PhaseRunning:
+		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template.Spec); diff != "" {
+			return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox's pod was changed on its way: %s; an admission webhook may have done it", diff)
+		}
+		return Verdict{Act: ActDispatch, Reason: v1alpha1.ReasonRunning}
+	case sandbox.PhaseNeverStarted, sandbox.PhaseEnded:
+		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox ended before it got the call: %s", s.State.Words)
+	}
+	if s.State.Permanent && age > permanentGrace {
+		return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox cannot start: %s", s.State.Words)
+	}
+	if left <= 0 {
+		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox did not start within startDeadlineSeconds (%d): %s", limit, s.State.Words)
+	}
+	if s.State.Permanent {
+		left = min(left, permanentGrace-age+time.Second)
+	}
+	return wait(ActNone, v1alpha1.ReasonStarting, fmt.Sprintf("waiting for the sandbox: %s", s.State.Words), left)
+}
