@@ -109,6 +109,11 @@ while IFS='|' read -r file agent want part shows; do
 	k --kubeconfig "$work/$agent" get toolcall "$call" -o json >"$work/call.json"
 	printf '%s\t%s\t%s\t%s\t%s\n' "$call" "$agent" "$want" "$part" "$shows" >>"$work/expected.tsv"
 	printf '{"seconds":%s,"call":%s}\n' "$seconds" "$(cat "$work/call.json")" >>"$work/calls.json"
+	if [ "$file" = forged-requester ]; then
+		stamped="$(k --kubeconfig "$work/$agent" get toolcall "$call" -o jsonpath='{.spec.requester.username}')"
+		echo "        sent:    $(sed -n 's/^ *username: /requester /p' "config/samples/calls/$file.yaml")"
+		echo "        stamped: requester $stamped"
+	fi
 done <<<"$calls"
 
 say "what came of them (seconds: from create to the answer in kubectl, two starts of kubectl included)"
