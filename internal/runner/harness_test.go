@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 func buildAndRun(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "callgate-runner-test-")
 	if err == nil {
-		err = os.Chmod(dir, 0o755) //nolint:gosec // another user executes what is in it
+		err = os.Chmod(dir, 0o755)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -97,6 +97,18 @@ type sandbox struct {
 	ended   chan struct{}
 }
 
+// waitFor waits until what the runner printed so far fulfils a condition.
+func (s *sandbox) waitFor(what string, is func(wire.State) bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !is(s.Snapshot()); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: not after %v; printed %.2000q", what, patience, s.output())
+		}
+	}
+}
+
+func isReady(s wire.State) bool { return s.Ready }
+
 // Write takes what the runner prints.
 func (s *sandbox) Write(p []byte) (int, error) {
 	s.mu.Lock()
@@ -118,13 +130,14 @@ func open(t *testing.T, changes ...func(*exec.Cmd)) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Mkdir(dir+"/state", 0o777), os.Chmod(dir, 0o755), os.Chmod(dir+"/state", 0o777)); err != nil { //nolint:gosec // another user works in it
+	if err := errors.Join(os.Mkdir(dir+"/state", 0o777), os.Chmod(dir, 0o755), os.Chmod(dir+"/state", 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	s := &sandbox{t: t, dir: dir, ended: make(chan struct{})}
 	s.cmd = exec.Command(bin + "/runner")
 	s.cmd.Dir = dir
 	s.cmd.Env = []string{"PATH=/usr/bin:/bin:" + bin, podUIDVariable + "=" + podUID}
+	s.cmd.Stdout = s
 	for _, change := range changes {
 		change(s.cmd)
 	}
@@ -132,7 +145,6 @@ func open(t *testing.T, changes ...func(*exec.Cmd)) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cmd.Stdout = s
 	var stderr bytes.Buffer
 	s.cmd.Stderr = &stderr
 	if err := s.cmd.Start(); err != nil {
@@ -204,6 +216,17 @@ func run(t *testing.T, c wire.Call, changes ...func(*exec.Cmd)) wire.Result {
 		t.Errorf("the runner printed %d bytes, more than %d", n, wire.MaxOutputBytes)
 	}
 	return r
+}
+
+// toPipe makes the runner print into a pipe that the test reads, or does not.
+func toPipe(t *testing.T) (*os.File, func(*exec.Cmd)) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+	return r, func(c *exec.Cmd) { c.Stdout = w }
 }
 
 // asPID1 runs the runner as a container would: PID 1 of its own namespace, with

@@ -63,14 +63,7 @@ func TestWithoutACallNothingStarts(t *testing.T) {
 
 func TestReadyComesBeforeTheCall(t *testing.T) {
 	s := open(t)
-	deadline := time.After(patience)
-	for !s.Snapshot().Ready {
-		select {
-		case <-deadline:
-			t.Fatal("not ready")
-		case <-time.After(time.Millisecond):
-		}
-	}
+	s.waitFor("ready", isReady)
 	s.send(call("true"))
 	s.result()
 }
@@ -103,11 +96,7 @@ func TestTwoRunnersOneMarker(t *testing.T) {
 	first := open(t)
 	second := open(t, func(c *exec.Cmd) { c.Dir = first.dir })
 	for _, s := range []*sandbox{first, second} {
-		for deadline := time.Now().Add(patience); !s.Snapshot().Ready; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("not ready")
-			}
-		}
+		s.waitFor("ready", isReady)
 	}
 	first.send(call("true"))
 	first.result()
@@ -138,11 +127,7 @@ func TestNoMarkerNoCall(t *testing.T) {
 func TestSIGTERM(t *testing.T) {
 	t.Run("while it waits it means stop", func(t *testing.T) {
 		s := open(t)
-		for deadline := time.Now().Add(patience); !s.Snapshot().Ready; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("not ready")
-			}
-		}
+		s.waitFor("ready", isReady)
 		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -199,55 +184,38 @@ func TestItDoesNotWaitForEverForItsReader(t *testing.T) {
 
 // TestResultThatCannotBePrinted: the exit code is what remains.
 func TestResultThatCannotBePrinted(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin + "/runner")
-	cmd.Dir = t.TempDir()
-	if err := os.Mkdir(cmd.Dir+"/state", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	cmd.Env = []string{"PATH=/bin:/usr/bin", podUIDVariable + "=" + podUID}
-	cmd.Stdout = w
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = w.Close()
-	if err := wire.WriteCall(stdin, callUID, 1, podUID, call(sh("while [ ! -e go ]; do sleep 0.01; done")...)); err != nil {
-		t.Fatal(err)
-	}
-	var tr wire.Transcript
-	buf := make([]byte, 4096)
-	for tr.Accepted == nil {
-		n, err := r.Read(buf)
+	output, toOutput := toPipe(t)
+	s := open(t, toOutput)
+	closeStdout(t, s)
+	s.send(call(sh("while [ ! -e go ]; do sleep 0.01; done")...))
+	for buf := make([]byte, 4096); s.Snapshot().Accepted == nil; {
+		n, err := output.Read(buf)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = tr.Write(buf[:n])
+		_, _ = s.Write(buf[:n])
 	}
-	_ = r.Close() // nobody reads any more
-	if err := os.WriteFile(cmd.Dir+"/go", nil, 0o600); err != nil {
+	_ = output.Close() // nobody reads any more
+	if err := os.WriteFile(s.dir+"/go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != wire.ExitNotReported {
-		t.Errorf("exit code %d (%v)", code, cmd.ProcessState)
+	if code := s.exit(); code != wire.ExitNotReported {
+		t.Errorf("exit code %d (%v)", code, s.cmd.ProcessState)
+	}
+}
+
+// closeStdout closes the test's own copy of the runner's end of a pipe.
+func closeStdout(t *testing.T, s *sandbox) {
+	t.Helper()
+	if err := s.cmd.Stdout.(*os.File).Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
 func TestStderrIsLive(t *testing.T) {
 	s := open(t)
 	s.send(call(sh("echo working >&2; while [ ! -e go ]; do sleep 0.01; done")...))
-	for deadline := time.Now().Add(patience); string(s.Snapshot().Stderr) != "working\n"; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("stderr %q", s.Snapshot().Stderr)
-		}
-	}
+	s.waitFor("stderr", func(state wire.State) bool { return string(state.Stderr) == "working\n" })
 	if s.Snapshot().Result != nil {
 		t.Error("the tool has ended already")
 	}
@@ -262,49 +230,25 @@ func TestStderrIsLive(t *testing.T) {
 // TestReaderThatStalls: a blocked stdout does not hold up the tool, only its
 // result.
 func TestReaderThatStalls(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Close() }()
-	s := open(t, func(c *exec.Cmd) {})
-	_ = s.stdin.Close()
-	s.exit() // only its folder is used
-	cmd := exec.Command(bin + "/runner")
-	cmd.Dir, cmd.Stdout = s.dir, w
-	cmd.Env = []string{"PATH=/bin:/usr/bin", podUIDVariable + "=" + podUID}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = w.Close()
+	output, toOutput := toPipe(t)
+	s := open(t, toOutput)
+	closeStdout(t, s)
 	// More stderr than a pipe holds, then a sign that the tool got past it.
-	if err := wire.WriteCall(stdin, callUID, 1, podUID, call(sh("yes | head -c 5000000 >&2; echo done >past")...)); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if text, _ := os.ReadFile(s.dir + "/past"); string(text) == "done\n" {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the tool was held up by a reader that does not read")
-		}
-	}
-	var tr wire.Transcript
-	buf := make([]byte, 64<<10)
-	for tr.Result == nil {
-		n, err := r.Read(buf)
+	s.send(call(sh("yes | head -c 5000000 >&2; echo done >past")...))
+	s.waitFor("the tool gets on although nobody reads", func(wire.State) bool {
+		text, _ := os.ReadFile(s.dir + "/past") // not there yet
+		return string(text) == "done\n"
+	})
+	for buf := make([]byte, 64<<10); s.Snapshot().Result == nil; {
+		n, err := output.Read(buf)
 		if err != nil {
-			t.Fatalf("%v; %q", err, tr.Damaged)
+			t.Fatalf("%v; %q", err, s.Snapshot().Damaged)
 		}
-		_, _ = tr.Write(buf[:n])
+		_, _ = s.Write(buf[:n])
 	}
-	_ = stdin.Close()
-	if err := cmd.Wait(); err != nil || tr.Result.StderrBytes != 5_000_000 {
-		t.Errorf("%v, %d bytes of stderr", err, tr.Result.StderrBytes)
+	_ = s.stdin.Close()
+	if code := s.exit(); code != wire.ExitReported || s.result().StderrBytes != 5_000_000 {
+		t.Errorf("exit code %d, %d bytes of stderr", code, s.result().StderrBytes)
 	}
 }
 
