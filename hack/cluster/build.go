@@ -62,7 +62,7 @@ func build(dir, bin string) error {
 		if complete(bin, s) {
 			continue
 		}
-		fmt.Fprintf(os.Stderr, "[%d/%d] %s %s … ", i+1, len(steps), s.name, strings.TrimPrefix(s.version, "v"))
+		fmt.Fprintf(os.Stderr, "[%d/%d] %s %s … ", i+1, len(steps), s.name, shortVersion(s.version))
 		start := time.Now()
 		if err := buildStep(dir, bin, s); err != nil {
 			fmt.Fprintln(os.Stderr, "failed")
@@ -71,6 +71,14 @@ func build(dir, bin string) error {
 		fmt.Fprintf(os.Stderr, "%.0f s\n", time.Since(start).Seconds())
 	}
 	return nil
+}
+
+// shortVersion is for people: a release without its v, of an untagged commit the day.
+func shortVersion(version string) string {
+	if day, ok := strings.CutPrefix(version, "v0.0.0-"); ok && len(day) > 8 {
+		return "of " + day[:8]
+	}
+	return strings.TrimPrefix(version, "v")
 }
 
 func missingSteps(bin string) []step {

@@ -35,12 +35,15 @@ func down(state string) error {
 	if err := sweep(machine); err != nil {
 		return fmt.Errorf("down did not get everything, run it again: %w", err)
 	}
-	if own != nil || machine != nil && machine.State == state {
+	if exists(state) {
+		if ok, err := ours(state); err != nil {
+			return err
+		} else if !ok {
+			return fmt.Errorf("%s was not made by this program (it has no %s): not removed", state, recordFile)
+		}
 		if err := removeState(state); err != nil {
 			return err
 		}
-	} else if exists(state) {
-		return fmt.Errorf("%s was not made by this program (it has no %s): not removed", state, recordFile)
 	}
 	if err := os.Remove(lockPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

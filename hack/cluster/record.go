@@ -76,6 +76,17 @@ func writeRecord(r record) error {
 	return nil
 }
 
+// ours tells whether up may use the state folder and down may remove it: it has
+// our record, or the name .cluster, where the project's other tools put images
+// before there is a cluster.
+func ours(state string) (bool, error) {
+	if filepath.Base(state) == ".cluster" {
+		return true, nil
+	}
+	r, err := readRecord(state)
+	return r != nil, err
+}
+
 // claimState checks that the state folder may be used: it is new, empty or ours.
 func claimState(state string) error {
 	entries, err := os.ReadDir(state)
@@ -88,7 +99,7 @@ func claimState(state string) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	if r, err := readRecord(state); err != nil || r != nil {
+	if ok, err := ours(state); ok || err != nil {
 		return err
 	}
 	return fmt.Errorf("%s is not empty and was not made by this program; choose another folder with CLUSTER_DIR", state)
