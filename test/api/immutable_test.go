@@ -116,7 +116,9 @@ func TestSpecIsImmutable(t *testing.T) {
 				want = []string{tc.says}
 			}
 			// With cancel and without: cancelling must not carry another change along.
-			for _, patch := range []string{tc.patch, strings.TrimSuffix(tc.patch, "]") + `,{"op":"add","path":"/spec/cancel","value":true}]`} {
+			patches := []string{tc.patch, strings.TrimSuffix(tc.patch, "]") + `,{"op":"add","path":"/spec/cancel","value":true}]`,
+				strings.TrimSuffix(tc.patch, "]") + `,{"op":"add","path":"/spec/cancel","value":false}]`}
+			for _, patch := range patches {
 				answer := alice.do(t, http.MethodPatch, item, jsonPatchType, patch)
 				if answer.code != http.StatusUnprocessableEntity {
 					t.Fatalf("%s: want 422, got %s", tc.reason, answer)
@@ -215,7 +217,7 @@ func TestWhatMayChange(t *testing.T) {
 		{"finalizer", `{"metadata":{"finalizers":["example.com/keep"]}}`},
 		{"finalizer gone", `{"metadata":{"finalizers":null}}`},
 		{"the same args again", `{"spec":{"args":{"order_id":4821,"ratio":0.5}}}`},
-		{"the same number written otherwise", `{"spec":{"args":{"order_id":4821.0,"ratio":5e-1},"timeoutSeconds":5}}`},
+		{"the same numbers written otherwise", `{"spec":{"args":{"order_id":4821.0,"ratio":5e-1},"timeoutSeconds":5}}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if answer := alice.do(t, http.MethodPatch, item, mergeType, tc.patch); !answer.ok() {
