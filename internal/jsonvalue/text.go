@@ -108,10 +108,20 @@ func head(s string, limit int) (string, bool) {
 	return s[:limit], true
 }
 
-// DisplayPointer shows a JSON pointer in a message: printable and cut; the whole value is called "the top level".
+// DisplayPointer shows a JSON pointer in a message: printable, long ones cut in the middle; the whole value is called "the
+// top level".
 func DisplayPointer(pointer string) string {
 	if pointer == "" {
 		return "the top level"
 	}
-	return Cut(Printable(pointer), 200)
+	const kept = 100 // at each end
+	if len(pointer) <= 2*kept {
+		return Printable(pointer)
+	}
+	front, _ := head(pointer, kept)
+	from := len(pointer) - kept
+	for from < len(pointer) && !utf8.RuneStart(pointer[from]) {
+		from++
+	}
+	return Printable(front) + "…" + Printable(pointer[from:])
 }

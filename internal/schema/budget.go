@@ -2,13 +2,38 @@ package schema
 
 import (
 	"encoding/json"
+	"slices"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// budget counts the work of one validation. The library knows no bound of its own, and two $ref to the next level, twenty
-// levels deep, are a million validations of one value. A step is about a microsecond.
-type budget struct{ left int }
+// budget bounds the work of one validation; the library knows no bound of its own. A step costs about a microsecond where
+// the value fits, but a violation costs up to a hundred times more (the library joins paths and keeps every error), and
+// steps cannot tell: that is why the time is bounded, too. Values that fit never come near it.
+type budget struct {
+	left     int
+	deadline time.Time
+	checked  int // steps left when the clock was last read
+}
+
+func newBudget() budget {
+	return budget{left: maxSteps, deadline: time.Now().Add(maxTime), checked: maxSteps}
+}
+
+// spend panics with a *BoundError when the budget is spent: the library has no other way to stop.
+func (b *budget) spend(steps int) {
+	b.left -= steps
+	if b.left < 0 {
+		panic(&BoundError{"the validation is not done after %d steps", maxSteps, maxSteps, "steps"})
+	}
+	if b.checked-b.left > 256 {
+		b.checked = b.left
+		if time.Now().After(b.deadline) {
+			panic(&BoundError{"the validation is not done after %d seconds", int(maxTime.Seconds()), int(maxTime.Seconds()), "seconds"})
+		}
+	}
+}
 
 // extension is a keyword that every schema has, unseen: it charges the budget, and it makes `enum: []` accept nothing
 // (the library lets everything pass there).
@@ -55,10 +80,7 @@ func (c *check) Validate(ctx jsonschema.ValidationContext, value any) error {
 	case string:
 		length = len(v) / 64
 	}
-	c.budget.left -= c.cost + length*(1+c.patterns)
-	if c.budget.left < 0 {
-		panic(&BoundError{"the validation needs more than %d steps", maxSteps, maxSteps, "steps"})
-	}
+	c.budget.spend(c.cost + length*(1+c.patterns))
 	if c.emptyEnum {
 		return ctx.Error("enum", "no value is allowed")
 	}
@@ -95,42 +117,47 @@ func size(value any) int {
 	return n
 }
 
-// inPlaceDepth returns how many schemas are applied inside one another to one and the same value, at most; the library
-// recurses and joins paths that deep. Loops were refused when compiling, or ($dynamicRef, $recursiveRef) are found when
-// validating.
-func inPlaceDepth(root *jsonschema.Schema) int {
-	depths := map[*jsonschema.Schema]int{}
-	deepest := 0
-	var measure func(s *jsonschema.Schema) int
-	measure = func(s *jsonschema.Schema) int {
-		if s == nil {
-			return 0
+// shape is what the in-place keywords ($ref, allOf, anyOf …) of a schema do to one value.
+type shape struct {
+	depth       int // schemas applied inside one another, at most
+	evaluations int // schemas applied in all, a schema that is reached in two ways twice; saturates
+}
+
+// shapeOf returns the worst shape of root and every schema below it. Loops were refused when compiling, or ($dynamicRef,
+// $recursiveRef) are found when validating.
+func shapeOf(root *jsonschema.Schema) shape {
+	const saturated = 1 << 30
+	shapes := map[*jsonschema.Schema]shape{}
+	var measure func(s *jsonschema.Schema) shape
+	measure = func(s *jsonschema.Schema) shape {
+		if known, ok := shapes[s]; ok {
+			return known
 		}
-		if depth, known := depths[s]; known {
-			return depth
-		}
-		depths[s] = 0 // a loop ends here
-		below := 0
+		shapes[s] = shape{} // a loop ends here
+		own := shape{depth: 1, evaluations: 1}
 		for _, next := range inPlace(s) {
-			below = max(below, measure(next))
+			below := measure(next)
+			own.depth = max(own.depth, below.depth+1)
+			own.evaluations = min(own.evaluations+below.evaluations, saturated)
 		}
-		depths[s] = below + 1
-		deepest = max(deepest, below+1)
-		return below + 1
+		shapes[s] = own
+		return own
 	}
+	worst := shape{}
 	seen := map[*jsonschema.Schema]bool{}
 	queue := []*jsonschema.Schema{root}
 	for len(queue) > 0 {
 		s := queue[0]
 		queue = queue[1:]
-		if s == nil || seen[s] {
+		if seen[s] {
 			continue
 		}
 		seen[s] = true
-		measure(s)
+		own := measure(s)
+		worst = shape{max(worst.depth, own.depth), max(worst.evaluations, own.evaluations)}
 		queue = append(append(queue, inPlace(s)...), children(s)...)
 	}
-	return deepest
+	return worst
 }
 
 // inPlace returns the schemas that s applies to the same value.
@@ -145,8 +172,10 @@ func inPlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	for _, schema := range s.DependentSchemas {
 		next = append(next, schema)
 	}
-	return next
+	return slices.DeleteFunc(next, isNil)
 }
+
+func isNil(s *jsonschema.Schema) bool { return s == nil }
 
 // children returns the schemas that s applies to members and items of the value.
 func children(s *jsonschema.Schema) []*jsonschema.Schema {
@@ -166,5 +195,5 @@ func children(s *jsonschema.Schema) []*jsonschema.Schema {
 			next = append(next, v...)
 		}
 	}
-	return next
+	return slices.DeleteFunc(next, isNil)
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -85,8 +86,15 @@ func explainMeta(doc any, err *jsonschema.ValidationError) []Violation {
 				return v
 			}
 		}
+		if _, isArray := got.([]any); isArray && strings.HasSuffix(v.Pointer, "/items") {
+			v.Message = "a list of schemas under items is of the drafts before 2020-12: name the draft in $schema, or use prefixItems"
+			return v
+		}
+		expected, _, _ := strings.Cut(v.Message, ", but got ")
+		expected, _, _ = strings.Cut(expected, " but found ")
+		v.Message = expected
 		if found && v.Keyword != "required" {
-			v.Message += ", but it is " + describe(got)
+			v.Message += gotSeparator + describe(got)
 		}
 		return v
 	})
@@ -124,10 +132,10 @@ func explain(root *jsonschema.ValidationError, word func(*jsonschema.ValidationE
 	seen := map[string]bool{}
 	leaves := relevant(root)
 	slices.SortFunc(leaves, func(a, b *jsonschema.ValidationError) int {
-		if c := strings.Compare(a.InstanceLocation, b.InstanceLocation); c != 0 {
-			return c
-		}
-		return strings.Compare(a.KeywordLocation, b.KeywordLocation)
+		return cmp.Or(
+			cmp.Compare(len(a.InstanceLocation), len(b.InstanceLocation)), // item 2 before item 10
+			cmp.Compare(a.InstanceLocation, b.InstanceLocation),
+			cmp.Compare(a.KeywordLocation, b.KeywordLocation))
 	})
 	for _, leaf := range leaves {
 		var v Violation

@@ -28,9 +28,10 @@ func explainLeaf(doc, value any, leaf *jsonschema.ValidationError) Violation {
 	got, _ := jsonvalue.Lookup(value, v.Pointer)
 	v.Message = message(v.Keyword, expected, parent, got)
 	switch {
+	case v.Message != "":
 	case found && expected == false:
 		v.Message = "nothing is allowed here" + gotSeparator + describe(got)
-	case v.Message == "":
+	default:
 		v.Message = jsonvalue.Cut(jsonvalue.Printable(leaf.Message), 200) + gotSeparator + describe(got)
 	}
 	return v
@@ -39,8 +40,12 @@ func explainLeaf(doc, value any, leaf *jsonschema.ValidationError) Violation {
 // message words a violation of keyword, or returns "" for a keyword that needs the library's own words.
 func message(keyword string, expected, parent, got any) string {
 	limit := func(format string) string { return fmt.Sprintf(format, show(expected)) + gotSeparator + describe(got) }
-	length := func(what, unit string, n int) string {
-		return fmt.Sprintf("%s %s %s are allowed%s%d", what, show(expected), unit, gotSeparator, n)
+	length := func(unit string, n int) string {
+		bound := "at most"
+		if strings.HasPrefix(keyword, "min") {
+			bound = "at least"
+		}
+		return fmt.Sprintf("expected %s %s %s, but it has %d", bound, show(expected), unit, n)
 	}
 	switch keyword {
 	case "type":
@@ -81,13 +86,13 @@ func message(keyword string, expected, parent, got any) string {
 		return limit("expected a match of the pattern %s")
 	case "minLength", "maxLength":
 		text, _ := got.(string)
-		return length(atLeastOrMost(keyword), "characters", len([]rune(text)))
+		return length("characters", len([]rune(text)))
 	case "minItems", "maxItems":
 		items, _ := got.([]any)
-		return length(atLeastOrMost(keyword), "items", len(items))
+		return length("items", len(items))
 	case "minProperties", "maxProperties":
 		object, _ := got.(map[string]any)
-		return length(atLeastOrMost(keyword), "properties", len(object))
+		return length("properties", len(object))
 	case "required":
 		return "missing " + list(missing(expected, got)) + "; present: " + list(names(got))
 	case "additionalProperties":
@@ -98,13 +103,6 @@ func message(keyword string, expected, parent, got any) string {
 		return "expected a value that does not fit the schema of \"not\"" + gotSeparator + describe(got)
 	}
 	return ""
-}
-
-func atLeastOrMost(keyword string) string {
-	if strings.HasPrefix(keyword, "min") {
-		return "at least"
-	}
-	return "at most"
 }
 
 func parentOf(parent any) map[string]any {

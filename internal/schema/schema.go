@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
 
@@ -23,10 +24,12 @@ const (
 	maxSchemaBytes   = 256 << 10
 	maxSchemaDepth   = 128     // arrays and objects of the schema's JSON; compiling recurses
 	maxSubschemas    = 5000    // compiling is quadratic in them
-	maxInPlaceDepth  = 100     // $ref, allOf … applied to one and the same value, one inside the other
+	maxInPlaceDepth  = 50      // schemas applied to one value, one inside the other ($ref, allOf …)
+	maxEvaluations   = 10_000  // schemas applied to one value in all
 	maxSteps         = 1 << 20 // see budget
-	maxInstanceBytes = 1 << 20 // arguments and results are at most 256 KiB
-	maxPointerBytes  = 64 << 20
+	maxTime          = 3 * time.Second
+	maxInstanceBytes = 2 << 20 // 256 KiB of control characters are 1.5 MiB as a JSON string
+	maxPathWork      = 1 << 29 // see pathWork
 )
 
 // baseURL is where a schema without $id stands. No loader knows the scheme.
@@ -37,6 +40,7 @@ const baseURL = "callgate:///schema"
 type Schema struct {
 	properties map[string]struct{}
 	doc        any // the schema as decoded, to explain violations
+	shape      shape
 
 	mu       sync.Mutex
 	budget   *budget
@@ -89,9 +93,14 @@ func Compile(raw []byte) (s *Schema, err error) {
 	if s.compiled, err = compiler.Compile(baseURL); err != nil {
 		return nil, explainCompile(doc, err)
 	}
-	if depth := inPlaceDepth(s.compiled); depth > maxInPlaceDepth {
-		return nil, &BoundError{"the schema applies %d schemas inside one another to one value ($ref, allOf, anyOf …)", depth,
-			maxInPlaceDepth, "schemas inside one another"}
+	s.shape = shapeOf(s.compiled)
+	if s.shape.depth > maxInPlaceDepth {
+		return nil, &BoundError{"the schema applies %d schemas, one inside the other, to one value ($ref, allOf, anyOf …)",
+			s.shape.depth, maxInPlaceDepth, "inside one another"}
+	}
+	if s.shape.evaluations > maxEvaluations {
+		return nil, &BoundError{"the schema applies %d schemas to one value ($ref, allOf, anyOf … multiply)",
+			s.shape.evaluations, maxEvaluations, "schemas"}
 	}
 	return s, nil
 }
@@ -135,6 +144,9 @@ func (s *Schema) Validate(raw []byte) (err error) {
 		}
 		return err
 	}
+	if err := s.checkPaths(raw); err != nil {
+		return err
+	}
 	value, err := jsonvalue.Decode(raw)
 	if err != nil {
 		return &InvalidError{[]Violation{{Keyword: "json", Message: err.Error()}}}
@@ -149,7 +161,7 @@ func (s *Schema) Validate(raw []byte) (err error) {
 func (s *Schema) run(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budget.left = maxSteps
+	*s.budget = newBudget()
 	return s.compiled.Validate(value)
 }
 
@@ -161,19 +173,26 @@ func recovered(r any) error {
 	return fmt.Errorf("the validator failed: %s", jsonvalue.Cut(jsonvalue.Printable(fmt.Sprint(r)), 200))
 }
 
-// checkNumbers refuses what makes exact arithmetic fail or take long: huge exponents, endless digits, and values whose
-// pointers alone would fill the memory when every one of them is reported.
+// checkNumbers refuses numbers that make exact arithmetic fail or take long: huge exponents, endless digits.
 func checkNumbers(raw []byte) error {
-	pointerBytes := 0
 	return jsonvalue.Walk(raw, func(t jsonvalue.Token) error {
-		// The depth counts squared: the library joins the path to a violation anew at every level.
-		if pointerBytes += t.PointerBytes() + t.Depth*t.Depth; pointerBytes > maxPointerBytes {
-			return &BoundError{"the JSON pointers of all values are %d bytes together", pointerBytes, maxPointerBytes, "bytes"}
-		}
 		if t.Kind == jsonvalue.Number {
 			if err := jsonvalue.InRange(string(t.Raw)); err != nil {
 				return &jsonvalue.ValueError{Pointer: t.Pointer(), Detail: err.Error()}
 			}
+		}
+		return nil
+	})
+}
+
+// checkPaths refuses a value for which reporting every part of it as wrong would fill the memory: the library then joins
+// the pointer to the part, and the path through the schema, which takes time by the square of its length.
+func (s *Schema) checkPaths(raw []byte) error {
+	work := 0
+	return jsonvalue.Walk(raw, func(t jsonvalue.Token) error {
+		path := t.Depth * s.shape.depth
+		if work += 8*t.PointerBytes() + path*path; work > maxPathWork {
+			return &BoundError{"the paths to all parts of the value cost %d units of work", work, maxPathWork, "units"}
 		}
 		return nil
 	})
