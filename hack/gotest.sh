@@ -6,6 +6,9 @@
 set -euo pipefail
 tools="$(cd "$(dirname "${BASH_SOURCE[0]}")/tools" && pwd)"
 
+# As the product is built; one setting everywhere also means one set of compiled packages in the cache.
+export CGO_ENABLED=0
+
 verbose=()
 if [ "${1:-}" = -v ]; then
 	verbose=(-v)
