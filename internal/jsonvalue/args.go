@@ -89,9 +89,7 @@ func writeCanonical(b *bytes.Buffer, value any) error {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			if err := writeCanonical(b, key); err != nil {
-				return err
-			}
+			writeCanonicalString(b, key)
 			b.WriteByte(':')
 			if err := writeCanonical(b, v[key]); err != nil {
 				return err
@@ -115,7 +113,9 @@ func writeCanonical(b *bytes.Buffer, value any) error {
 			return err
 		}
 		b.WriteString(number)
-	default: // string, bool, nil
+	case string:
+		writeCanonicalString(b, v)
+	default: // bool, nil
 		text, err := json.Marshal(v)
 		if err != nil {
 			return err
@@ -123,4 +123,22 @@ func writeCanonical(b *bytes.Buffer, value any) error {
 		b.Write(text)
 	}
 	return nil
+}
+
+// writeCanonicalString escapes only what JSON requires. encoding/json has changed its escapes between Go versions, and a
+// digest must not change with the toolchain.
+func writeCanonicalString(b *bytes.Buffer, s string) {
+	b.WriteByte('"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < 0x20:
+			fmt.Fprintf(b, `\u%04x`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	b.WriteByte('"')
 }
