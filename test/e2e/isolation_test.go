@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"callgate.dev/callgate/api/v1alpha1"
+)
+
+func testTools(s *v1alpha1.ToolSpec) { s.Container.Image = images["TESTTOOLS"] }
+
+// apiService is the address of the API server inside the cluster.
+func apiService(t *testing.T) string {
+	t.Helper()
+	svc := &corev1.Service{}
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "kubernetes"}, svc); err != nil {
+		t.Fatal(err)
+	}
+	return svc.Spec.ClusterIP + ":443"
+}
+
+// A Tool without egress has no network from its first instruction.
+func TestNoNetwork(t *testing.T) {
+	api := apiService(t)
+	gvisor := func(s *v1alpha1.ToolSpec) { s.Isolation.RuntimeClassName = "gvisor" }
+	for _, tc := range []struct {
+		name, reason string
+		command      []string
+		mod          func(*v1alpha1.ToolSpec)
+		want         string
+	}{
+		{"no-sockets", "the filter refuses the socket itself", []string{"netprobe", api}, nil, "address family not supported"},
+		{"no-sockets-gvisor", "the same inside gVisor", []string{"netprobe", api}, gvisor, "address family not supported"},
+		{"no-sockets-386", "a 32-bit program does not walk around it", []string{"sockets386"}, nil, "function not implemented"},
+		{"no-policy-hole", "with sockets allowed, the NetworkPolicy still refuses", []string{"netprobe", api}, func(s *v1alpha1.ToolSpec) { s.Isolation.Network.Loopback = true }, `"connected":false`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx := start(t)
+			mods := []func(*v1alpha1.ToolSpec){testTools, timeout(20)}
+			if tc.mod != nil {
+				mods = append(mods, tc.mod)
+			}
+			tool := newTool(ctx, t, tc.name, tc.command, mods...)
+			data := succeeded(t, callOf(ctx, t, tool, ""))
+			if !strings.Contains(data, tc.want) || strings.Contains(data, `"connected":true`) {
+				t.Errorf("%s: got %s", tc.reason, data)
+			}
+		})
+	}
+}
+
+// A Tool reaches what its egress names, and nothing else.
+func TestEgress(t *testing.T) {
+	ctx := start(t)
+	server := func(name string) string {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: agentsNS, Name: name, Labels: map[string]string{"app": name}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: images["BUSYBOX"],
+				Command: []string{"sh", "-c", "while :; do nc -l -p 8080 </dev/null; done"}}}},
+		}
+		if err := admin.Create(ctx, pod); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(ctx, t, pod, &corev1.PodList{}, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" },
+			func(p *corev1.Pod) string { return p.Status.String() })
+		return pod.Status.PodIP + ":8080"
+	}
+	declared, other := server("declared"), server("other")
+	port := intstr.FromInt32(8080)
+	egress := func(s *v1alpha1.ToolSpec) {
+		s.Isolation.Network.Egress = []networkingv1.NetworkPolicyEgressRule{{
+			To: []networkingv1.NetworkPolicyPeer{{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: agentsNS}},
+				PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": "declared"}},
+			}},
+			Ports: []networkingv1.NetworkPolicyPort{{Port: &port}},
+		}}
+	}
+	for _, tc := range []struct {
+		name, address, want string
+	}{
+		{"egress-declared", declared, `"connected":true`},
+		{"egress-other", other, `"connected":false`},
+		{"egress-api", apiService(t), `"connected":false`},
+	} {
+		// The in-force check before the start of a tool comes with a later
+		// version: here the tool itself waits for the policy to be programmed.
+		tool := newTool(ctx, t, tc.name, []string{"netprobe", tc.address}, testTools, timeout(20), egress)
+		if data := succeeded(t, callOf(ctx, t, tool, "")); !strings.Contains(data, tc.want) {
+			t.Errorf("%s: got %s, want %s", tc.name, data, tc.want)
+		}
+	}
+}
+
+// The sandbox is what the design says, seen from inside.
+func TestSandboxFromInside(t *testing.T) {
+	ctx := start(t)
+	tool := shell(ctx, t, "inside", `
+		echo "uid=$(id -u) gid=$(id -g)"
+		touch /x 2>/dev/null && echo "root is writable"
+		touch /tmp/x && echo "tmp is writable"
+		head -c 100000000 /dev/zero > /tmp/fill 2>/dev/null || echo "tmp is bounded"
+		[ -e /var/run/secrets ] && echo "has a token"
+		cat /proc/1/environ >/dev/null 2>&1 && echo "reads the environment of PID 1"
+		ls /proc/1/fd >/dev/null 2>&1 && echo "reads the files of PID 1"
+		grep NoNewPrivs /proc/self/status
+		grep CapEff /proc/self/status
+		head -1 /proc/self/uid_map
+	`, text)
+	got := unquote(t, succeeded(t, callOf(ctx, t, tool, "")))
+	for _, want := range []string{"uid=65532 gid=65532", "tmp is writable", "tmp is bounded", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
+	for _, not := range []string{"root is writable", "has a token", "reads the", "         0          0 4294967295"} {
+		if strings.Contains(got, not) {
+			t.Errorf("has %q:\n%s", not, got)
+		}
+	}
+}
+
+// Under the RuntimeClass the kernel is gVisor's.
+func TestGVisor(t *testing.T) {
+	ctx := start(t)
+	tool := shell(ctx, t, "gvisor", "dmesg || cat /proc/version", text, func(s *v1alpha1.ToolSpec) { s.Isolation.RuntimeClassName = "gvisor" })
+	if got := succeeded(t, callOf(ctx, t, tool, "")); !strings.Contains(strings.ToLower(got), "gvisor") {
+		t.Errorf("the tool saw %s", got)
+	}
+}
