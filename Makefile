@@ -77,10 +77,10 @@ unit: ## Unit tests of every module and FUZZTIME (10s) of each fuzz target
 	@hack/unit.sh $(FUZZTIME)
 
 .PHONY: envtest
-envtest: ## The reconcilers against a real API server and etcd
+envtest: ## The API, the admission policies and the reconcilers against a real API server and etcd
 	@(cd hack/cluster && go run . build)
 	@assets="$$(cd hack/cluster && go run . assets)" && \
-		KUBEBUILDER_ASSETS="$$assets" hack/gotest.sh -v -count=1 -timeout 10m ./controllers/...
+		KUBEBUILDER_ASSETS="$$assets" hack/gotest.sh -v -count=1 -timeout 10m ./controllers/... ./test/api/...
 
 .PHONY: e2e
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed

@@ -15,7 +15,7 @@ suites=(
 	"build|16|tools, Kubernetes and images from source (first time only, then seconds)|first_build"
 	"lint+verify|4|linters; generated files, modules and formatting|make -k lint verify"
 	"unit+fuzz|6|unit tests and a short run of every fuzz target|make unit"
-	"envtest|8|reconcilers against a real API server and etcd|make envtest"
+	"envtest|8|API, admission policies and reconcilers against a real API server and etcd|make envtest"
 	"e2e|10|Callgate on a real cluster|on_cluster make e2e"
 )
 
@@ -48,7 +48,10 @@ running=
 finish() {
 	status=$?
 	trap - EXIT INT TERM
-	[ -z "$running" ] || kill -TERM "$running" 2>/dev/null || true
+	if [ -n "$running" ]; then
+		kill -TERM "$running" 2>/dev/null || true
+		wait "$running" 2>/dev/null || true
+	fi
 	if [ -e "$out/started-cluster" ]; then
 		echo
 		echo "taking down the cluster that this run started"
