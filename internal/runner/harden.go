@@ -29,8 +29,8 @@ func closeDoors() error {
 	return nil
 }
 
-// discardSignals discards every signal a tool could send, but SIGTERM, which has
-// a meaning while no call is accepted.
+// discardSignals discards every signal a tool could send, but SIGTERM, which is
+// told to harden's caller.
 //
 // It goes past package os/signal to the kernel: a signal such as SIGSEGV queued
 // with a forged origin looks like a fault of ours to the Go runtime and would

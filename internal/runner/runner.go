@@ -66,7 +66,7 @@ func Run() int {
 
 	var in incoming
 	select {
-	case <-stop:
+	case <-stop: // only here: after a call was accepted SIGTERM means nothing
 		return refuse(out, wire.ExitNoCall, "told to stop before a call came")
 	case in = <-arrived:
 	}
@@ -102,12 +102,9 @@ func Run() int {
 	return wire.ExitReported
 }
 
-// accept makes this pod used, for ever. From here on SIGTERM means nothing. If
-// it fails it returns the exit code and why.
+// accept makes this pod used, for ever. If it fails it returns the exit code and
+// why.
 func accept() (code int, reason string) {
-	if err := discard(syscall.SIGTERM); err != nil {
-		return wire.ExitNoCall, err.Error()
-	}
 	marker, err := os.OpenFile(markerPath, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o400)
 	switch {
 	case errors.Is(err, fs.ErrExist):
@@ -139,12 +136,13 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 }
 
 // harden closes what a tool, which runs as the same user, could use against the
-// runner. The channel tells of a SIGTERM, until it is discarded too.
+// runner. The channel tells of a SIGTERM; once nobody looks at it any more, that
+// is discarded like all others.
 func harden() (stop <-chan os.Signal, err error) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM)
 	if err := closeDoors(); err != nil {
 		return nil, err
 	}
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGTERM)
 	return c, discardSignals()
 }
