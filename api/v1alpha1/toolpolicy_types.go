@@ -121,6 +121,7 @@ type PolicyRule struct {
 
 // ToolSelector selects Tools.
 // +kubebuilder:validation:XValidation:rule="has(self.names) || has(self.selector) || has(self.sideEffects)",message="at least one of names, selector and sideEffects must be set; names: [\"*\"] selects every Tool"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector must not be empty; names: [\"*\"] selects every Tool",fieldPath=".selector"
 type ToolSelector struct {
 	// names of Tool objects, exactly, or * for every Tool.
 	// +optional
