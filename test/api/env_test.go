@@ -397,7 +397,7 @@ func (f fields) json(t *testing.T) string {
 // fromYAML is a YAML document as an object.
 func fromYAML(t *testing.T, document string) fields {
 	t.Helper()
-	content, err := utilyaml.ToJSON([]byte(document))
+	content, err := utilyaml.ToJSON([]byte("---\n" + document)) // without the line {a: b} is taken for JSON
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, document)
 	}

@@ -1,0 +1,297 @@
+package api
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// One valid object per kind, as the design's examples are without what is not
+// served yet; the rows below change one thing each.
+const (
+	validTool = `
+apiVersion: callgate.dev/v1alpha1
+kind: Tool
+metadata: {name: update-order-status, labels: {team: support}}
+spec:
+  functionName: update_order_status
+  description: Set the status of one order.
+  inputSchema:
+    type: object
+    properties: {order_id: {type: integer}, status: {enum: [packed, shipped, delivered]}}
+    required: [order_id, status]
+    additionalProperties: false
+  outputSchema: {type: object, required: [updated]}
+  sideEffects: Idempotent
+  container:
+    image: registry.example/orders-cli:1.4
+    command: [orders, set-status, "$(args.order_id)", "--to=$(args.status)"]
+    env: [{name: API_TOKEN, valueFrom: {secretKeyRef: {name: orders, key: token}}}]
+    resources: {limits: {cpu: 500m, memory: 128Mi}}
+  isolation:
+    runtimeClassName: gvisor
+    network: {egress: [{to: [{ipBlock: {cidr: 10.96.0.10/32}}], ports: [{port: 8080, protocol: TCP}]}]}
+`
+	smallestTool = `
+apiVersion: callgate.dev/v1alpha1
+kind: Tool
+metadata: {name: word-stats}
+spec: {inputSchema: {}, container: {image: "localhost/word-stats:1", command: [/stats]}}
+`
+	validCall = `
+apiVersion: callgate.dev/v1alpha1
+kind: ToolCall
+metadata: {generateName: ship-4821-}
+spec:
+  toolRef: {functionName: update_order_status, namespace: tools}
+  args: {order_id: 4821, status: shipped}
+  timeoutSeconds: 5
+  deadlineSeconds: 60
+  context: {run: "r-17", step: "2"}
+  cancel: false
+`
+	validPolicy = `
+apiVersion: callgate.dev/v1alpha1
+kind: ToolPolicy
+metadata: {name: support-agents}
+spec:
+  subjects:
+  - {kind: ServiceAccount, namespace: agents, name: support-agent}
+  - {kind: Group, name: support}
+  rules:
+  - {name: orders, effect: Allow, tools: {names: [update-order-status, refund]}}
+  - {name: never-prod, effect: Deny, tools: {selector: {matchLabels: {env: prod}}}, message: "ask the on-call"}
+`
+)
+
+// A row changes base by a merge patch. It is refused with 422 and every part of
+// says in the message, or accepted when says is empty.
+type schemaRow struct {
+	name, base, patch string
+	says              []string
+	reason            string
+}
+
+func runSchemaRows(t *testing.T, rows []schemaRow) {
+	t.Helper()
+	namespace := newNamespace(t)
+	for _, tc := range rows {
+		t.Run(tc.name, func(t *testing.T) {
+			object := merged(t, tc.base, tc.patch)
+			path := "/apis/callgate.dev/v1alpha1/namespaces/" + namespace + "/" +
+				map[string]string{"Tool": "tools", "ToolCall": "toolcalls", "ToolPolicy": "toolpolicies"}[object.str("kind")]
+			answer := admin.do(t, http.MethodPost, path+"?dryRun=All&fieldValidation=Strict", jsonType, object.json(t))
+			if len(tc.says) == 0 {
+				if !answer.ok() {
+					t.Fatalf("%s: refused: %s", tc.reason, answer)
+				}
+				return
+			}
+			if answer.code != http.StatusUnprocessableEntity {
+				t.Fatalf("%s: want 422, got %s", tc.reason, answer)
+			}
+			for _, part := range tc.says {
+				if !strings.Contains(answer.message(), part) {
+					t.Errorf("%s: the message lacks %q: %s", tc.reason, part, answer.message())
+				}
+			}
+		})
+	}
+}
+
+func TestNotServedYet(t *testing.T) {
+	const not = "not served by this version"
+	runSchemaRows(t, []schemaRow{
+		{"approval", validTool, `{spec: {approval: Required}}`, []string{"spec.approval", not}, "calls would run unapproved"},
+		{"approval not required", validTool, `{spec: {approval: NotRequired}}`, nil, "what this version does"},
+		{"maxRetries", validTool, `{spec: {maxRetries: 1}}`, []string{"spec.maxRetries", not}, "would not be retried"},
+		{"no retries", validTool, `{spec: {maxRetries: 0}}`, nil, "what this version does"},
+		{"maxConcurrentCalls", validTool, `{spec: {maxConcurrentCalls: 10}}`, []string{"spec.maxConcurrentCalls", not}, "would not be limited"},
+		{"deduplicate", validTool, `{spec: {deduplicate: {windowSeconds: 600}}}`, []string{"spec.deduplicate", not}, "would run twice"},
+		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, []string{"spec.warm", not}, "no sandbox would wait"},
+		{"dns", validTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, []string{"spec.isolation.network.dns", not}, "names would not resolve"},
+		{"no dns", validTool, `{spec: {isolation: {network: {dns: None}}}}`, nil, "what this version does"},
+		{"idempotencyKey", validCall, `{spec: {idempotencyKey: ship-4821}}`, []string{"spec.idempotencyKey", not}, "could run twice"},
+		{"ttlSecondsAfterFinished", validCall, `{spec: {ttlSecondsAfterFinished: 3600}}`, []string{"spec.ttlSecondsAfterFinished", not}, "nothing deletes it"},
+		{"ttlSecondsAfterFinished zero", validCall, `{spec: {ttlSecondsAfterFinished: 0}}`, []string{"spec.ttlSecondsAfterFinished", not}, "zero is a wish, too"},
+		{"audit", validPolicy, `{spec: {mode: Audit}}`, []string{"spec.mode", not}, "would be enforced"},
+		{"when", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: [refund]}, when: "args.amount < 100"}]}}`,
+			[]string{"spec.rules[0].when", not}, "would allow every amount"},
+		{"require approval", validPolicy, `{spec: {rules: [{name: a, effect: RequireApproval, tools: {names: [refund]}}]}}`,
+			[]string{"spec.rules[0].effect", not}, "nobody would be asked"},
+		{"limit", validPolicy, `{spec: {rules: [{name: a, effect: Limit, tools: {names: ["*"]}}]}}`,
+			[]string{"spec.rules[0].effect", not}, "nothing would be limited"},
+	})
+}
+
+func TestSchema(t *testing.T) {
+	const badName = "metadata.name is no legal function name"
+	long := strings.Repeat("a", 65)
+	runSchemaRows(t, []schemaRow{
+		{"tool", validTool, "", nil, "the example"},
+		{"smallest tool", smallestTool, "", nil, "what a newcomer writes"},
+		{"call", validCall, "", nil, "the example"},
+		{"call without args", validCall, `{spec: {args: null}}`, nil, "means {}"},
+		{"policy", validPolicy, "", nil, "the example"},
+		{"policy for all tools", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: ["*"]}}]}}`, nil, "*"},
+
+		{"name with a dot", smallestTool, `{metadata: {name: word.stats}}`, []string{badName, "set spec.functionName"}, "no model can call it"},
+		{"long name", smallestTool, `{metadata: {name: ` + long + `}}`, []string{badName}, "65 characters"},
+		{"name of 64", smallestTool, `{metadata: {name: ` + long[1:] + `}}`, nil, "the longest"},
+		{"name with a dot and a function name", smallestTool, `{metadata: {name: word.stats}, spec: {functionName: word_stats}}`, nil,
+			"any object name goes then"},
+		{"function name with a space", smallestTool, `{spec: {functionName: "word stats"}}`, []string{"spec.functionName"}, "no model can call it"},
+		{"function name of 65", smallestTool, `{spec: {functionName: ` + long + `}}`, []string{"spec.functionName"}, "models take 64"},
+		{"no schema", smallestTool, `{spec: {inputSchema: null}}`, []string{"spec.inputSchema: Required"}, "arguments must be said"},
+		{"schema true", smallestTool, `{spec: {inputSchema: true}}`, []string{"spec.inputSchema"}, "arguments are an object"},
+		{"no image", smallestTool, `{spec: {container: {image: null}}}`, []string{"spec.container.image: Required"}, "nothing to run"},
+		{"image with a space", smallestTool, `{spec: {container: {image: "a b"}}}`, []string{"spec.container.image"}, "no image name"},
+		{"no command", smallestTool, `{spec: {container: {command: null}}}`, []string{"spec.container.command: Required"}, "the image's entrypoint is never used"},
+		{"empty command", smallestTool, `{spec: {container: {command: []}}}`, []string{"spec.container.command"}, "nothing to run"},
+		{"MCP", smallestTool, `{spec: {container: {protocol: MCP}}}`, []string{"spec.container.protocol", "Stdio"}, "reserved"},
+		{"root", smallestTool, `{spec: {container: {runAsUser: 0}}}`, []string{"spec.container.runAsUser"}, "never"},
+		{"unknown effect on the world", smallestTool, `{spec: {sideEffects: Some}}`, []string{"spec.sideEffects", "NonIdempotent"}, "one of three"},
+		{"no time", smallestTool, `{spec: {timeoutSeconds: 0}}`, []string{"spec.timeoutSeconds"}, "zero is not forever"},
+		{"output over the bound", smallestTool, `{spec: {output: {maxBytes: 262145}}}`, []string{"spec.output.maxBytes"}, "what a status can hold"},
+		{"YAML output", smallestTool, `{spec: {output: {format: YAML}}}`, []string{"spec.output.format"}, "one of three"},
+
+		{"env value", smallestTool, `{spec: {container: {env: [{name: A, value: ""}]}}}`, nil, "an empty value is a value"},
+		{"env with both", smallestTool, `{spec: {container: {env: [{name: A, value: b, valueFrom: {secretKeyRef: {name: s, key: k}}}]}}}`,
+			[]string{"spec.container.env[0]", "exactly one of value and valueFrom"}, "which one?"},
+		{"env with neither", smallestTool, `{spec: {container: {env: [{name: A}]}}}`, []string{"exactly one of value and valueFrom"}, "what value?"},
+		{"env from nothing", smallestTool, `{spec: {container: {env: [{name: A, valueFrom: {}}]}}}`,
+			[]string{"exactly one of secretKeyRef and configMapKeyRef"}, "from where?"},
+		{"env from both", smallestTool,
+			`{spec: {container: {env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}, configMapKeyRef: {name: s, key: k}}}]}}}`,
+			[]string{"exactly one of secretKeyRef and configMapKeyRef"}, "which one?"},
+		{"env CALLGATE_", smallestTool, `{spec: {container: {env: [{name: CALLGATE_IDEMPOTENCY_KEY, value: x}]}}}`,
+			[]string{"spec.container.env[0].name", "reserved"}, "a tool trusts it"},
+		{"env KUBERNETES_", smallestTool, `{spec: {container: {env: [{name: KUBERNETES_SERVICE_HOST, value: x}]}}}`,
+			[]string{"spec.container.env[0].name", "reserved"}, "removed from a tool's environment"},
+		{"env twice", smallestTool, `{spec: {container: {env: [{name: A, value: a}, {name: A, value: b}]}}}`,
+			[]string{"spec.container.env[1]", "Duplicate"}, "which one?"},
+		{"env name", smallestTool, `{spec: {container: {env: [{name: "A=B", value: a}]}}}`, []string{"spec.container.env[0].name"}, "would set A"},
+
+		{"no tool", validCall, `{spec: {toolRef: null}}`, []string{"spec.toolRef: Required"}, "which?"},
+		{"tool by neither", validCall, `{spec: {toolRef: {functionName: null}}}`, []string{"spec.toolRef", "exactly one of name and functionName"}, "which?"},
+		{"tool by both", validCall, `{spec: {toolRef: {name: a}}}`, []string{"spec.toolRef", "exactly one of name and functionName"}, "which?"},
+		{"args a list", validCall, `{spec: {args: [1]}}`, []string{"spec.args"}, "arguments have names"},
+		{"args a string", validCall, `{spec: {args: "{}"}}`, []string{"spec.args"}, "no JSON in a string"},
+		{"context of numbers", validCall, `{spec: {context: {step: 2}}}`, []string{"spec.context.step"}, "strings only"},
+		{"long context", validCall, `{spec: {context: {a: ` + strings.Repeat("x", 257) + `}}}`, []string{"spec.context.a"}, "256 characters"},
+		{"deadline of a year", validCall, `{spec: {deadlineSeconds: 31536000}}`, []string{"spec.deadlineSeconds"}, "a week"},
+
+		{"no subjects", validPolicy, `{spec: {subjects: []}}`, []string{"spec.subjects"}, "speaks of nobody"},
+		{"no rules", validPolicy, `{spec: {rules: []}}`, []string{"spec.rules"}, "says nothing"},
+		{"service account of no namespace", validPolicy, `{spec: {subjects: [{kind: ServiceAccount, name: a}]}}`,
+			[]string{"spec.subjects[0].namespace", "must be set for a ServiceAccount"}, "which one?"},
+		{"user of a namespace", validPolicy, `{spec: {subjects: [{kind: User, name: a, namespace: b}]}}`,
+			[]string{"spec.subjects[0].namespace", "only for one"}, "there is none"},
+		{"unknown subject", validPolicy, `{spec: {subjects: [{kind: Robot, name: a}]}}`, []string{"spec.subjects[0].kind"}, "three kinds"},
+		{"rule for no tool", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {}}]}}`,
+			[]string{"spec.rules[0].tools", "at least one of names, selector and sideEffects"}, "empty must not mean all"},
+		{"rule for an empty list of tools", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: []}}]}}`,
+			[]string{"spec.rules[0].tools.names"}, "empty must not mean all"},
+		{"rule without tools", validPolicy, `{spec: {rules: [{name: a, effect: Allow}]}}`, []string{"spec.rules[0].tools: Required"}, "empty must not mean all"},
+		{"rule with an empty selector", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {selector: {}}}]}}`,
+			[]string{"spec.rules[0].tools.selector", "must not be empty"}, "it would select every Tool; a template without its labels gives it"},
+		{"rule with a selector of no labels", validPolicy,
+			`{spec: {rules: [{name: a, effect: Allow, tools: {selector: {matchLabels: {}, matchExpressions: []}}}]}}`,
+			[]string{"spec.rules[0].tools.selector", "must not be empty"}, "the same"},
+		{"rule with an expression", validPolicy,
+			`{spec: {rules: [{name: a, effect: Deny, tools: {selector: {matchExpressions: [{key: env, operator: Exists}]}}}]}}`, nil, "by the presence of a label"},
+		{"two rules of one name", validPolicy,
+			`{spec: {rules: [{name: a, effect: Allow, tools: {names: [x]}}, {name: a, effect: Deny, tools: {names: [y]}}]}}`,
+			[]string{"spec.rules[1]", "Duplicate"}, "decisions name the rule"},
+		{"message of an allow", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: [x]}, message: hello}]}}`,
+			[]string{"spec.rules[0].message", "Deny only"}, "nobody would read it"},
+		{"unknown effect", validPolicy, `{spec: {rules: [{name: a, effect: Permit, tools: {names: [x]}}]}}`, []string{"spec.rules[0].effect"}, "typo"},
+	})
+}
+
+func TestUnknownFieldsAreNamed(t *testing.T) {
+	namespace := newNamespace(t)
+	object := merged(t, validCall, `{spec: {tool: echo, toolRef: {nmae: echo}}}`)
+	answer := admin.do(t, http.MethodPost, callsPath(namespace)+"?fieldValidation=Strict&dryRun=All", jsonType, object.json(t))
+	for _, field := range []string{"spec.tool", "spec.toolRef.nmae"} {
+		if answer.code != http.StatusBadRequest || !strings.Contains(answer.message(), `unknown field "`+field+`"`) {
+			t.Errorf("want 400 that names %s: %s", field, answer)
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	namespace := newNamespace(t)
+	base := "/apis/callgate.dev/v1alpha1/namespaces/" + namespace
+	for _, tc := range []struct{ name, path, document, field, want string }{
+		{"tool", "/tools", smallestTool, "spec", `{"approval":"NotRequired","container":{"command":["/stats"],` +
+			`"image":"localhost/word-stats:1","protocol":"Stdio","runAsUser":65532,"stdin":"Args"},"inputSchema":{},` +
+			`"output":{"format":"JSON","maxBytes":65536},"sideEffects":"NonIdempotent","startDeadlineSeconds":120,"timeoutSeconds":8}`},
+		{"isolation", "/tools", `
+apiVersion: callgate.dev/v1alpha1
+kind: Tool
+metadata: {name: isolated}
+spec: {inputSchema: {}, isolation: {network: {}}, container: {image: i, command: [/c]}}`, "isolation",
+			`{"network":{"dns":"None"},"scratchSizeLimit":"64Mi"}`},
+		{"policy", "/toolpolicies", validPolicy, "mode", `"Enforce"`},
+		{"call", "/toolcalls", `
+apiVersion: callgate.dev/v1alpha1
+kind: ToolCall
+metadata: {name: small}
+spec: {toolRef: {name: echo}}`, "toolRef", `{"name":"echo"}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := admin.create(t, base+tc.path, fromYAML(t, tc.document).json(t))
+			value := got.at("spec")
+			if tc.field != "spec" {
+				value = got.at("spec", tc.field)
+			}
+			if asJSON(value) != tc.want {
+				t.Errorf("got  %s\nwant %s", asJSON(value), tc.want)
+			}
+			// kstatus calls a fresh object in progress, not done, until the controller has seen it.
+			if got := asJSON(got.at("status")); got != `{"observedGeneration":-1}` {
+				t.Errorf("status of a fresh object: %s", got)
+			}
+		})
+	}
+}
+
+func TestFreshStatusHowever(t *testing.T) {
+	namespace := newNamespace(t)
+	for _, tc := range []struct{ name, contentType, method, path, body string }{
+		{"created with a status of its own", jsonType, http.MethodPost, "",
+			fromYAML(t, manifest("created", "")+`status: {observedGeneration: 1, result: {ok: true, retryable: false}}`).json(t)},
+		{"applied with a status of its own", applyType, http.MethodPatch, "/applied?fieldManager=m",
+			manifest("applied", "") + `status: {observedGeneration: 1, result: {ok: true, retryable: false}}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			answer := admin.do(t, tc.method, callsPath(namespace)+tc.path, tc.contentType, tc.body)
+			if !answer.ok() {
+				t.Fatal(answer)
+			}
+			if got := asJSON(answer.object().at("status")); got != `{"observedGeneration":-1}` {
+				t.Errorf("a client must not say how its call went; status: %s", got)
+			}
+		})
+	}
+}
+
+// Client-side apply keeps the whole object in an annotation of at most 256 KiB.
+func TestSizeOfCRDs(t *testing.T) {
+	files, err := filepath.Glob("../../config/crd/bases/*.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("CRDs: %v, %v", files, err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := len(fromYAML(t, string(content)).json(t)); size > 256<<10 {
+			t.Errorf("%s: %d bytes of JSON, at most %d", filepath.Base(file), size, 256<<10)
+		}
+	}
+}
