@@ -25,6 +25,7 @@ const patience = 90 * time.Second
 // parallel bounds how many sandboxes run at once: the node has two cores.
 var parallel = make(chan struct{}, 6)
 
+// start lets a test run beside others and returns the context of its requests.
 func start(t *testing.T) context.Context {
 	t.Helper()
 	t.Parallel()
