@@ -1,0 +1,144 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// may asks the API server's authorizer.
+func may(t *testing.T, username, verb, group, resource, subresource, namespace string) bool {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:   username,
+		Groups: []string{"system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace,
+		},
+	}}
+	if err := adminClient.Create(t.Context(), review); err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Allowed
+}
+
+func bind(t *testing.T, namespace, role, username string) {
+	t.Helper()
+	if err := adminClient.Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: role + "-"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: username}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRoles(t *testing.T) {
+	const controller = "system:serviceaccount:callgate-system:callgate-controller"
+	opened, closed := &corev1.Namespace{}, &corev1.Namespace{}
+	opened.GenerateName, closed.GenerateName = "tools-", "closed-"
+	for _, namespace := range []*corev1.Namespace{opened, closed} {
+		if err := adminClient.Create(t.Context(), namespace); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bind(t, opened.Name, "callgate-tool-namespace", controller)
+	for _, role := range []string{"callgate-agent", "callgate-viewer", "callgate-tool-admin", "callgate-policy-admin"} {
+		bind(t, opened.Name, role, role)
+	}
+	if err := poll(t.Context(), "the bindings", func() (bool, string) {
+		if !may(t, "callgate-policy-admin", "list", "callgate.dev", "toolpolicies", "", opened.Name) {
+			return false, "the last role bound has no effect"
+		}
+		return may(t, controller, "create", "batch", "jobs", "", opened.Name), "the controller may not create jobs"
+	}); err != nil {
+		t.Fatal(err)
+	}
+
+	const callgate, system = "callgate.dev", "callgate-system"
+	for _, tc := range []struct {
+		who, verb, group, resource, subresource, namespace string
+		allowed                                            bool
+		reason                                             string
+	}{
+		{controller, "watch", callgate, "toolcalls", "", "", true, "calls live in any namespace"},
+		{controller, "watch", "", "pods", "", "", true, "sandboxes, by its own label"},
+		{controller, "list", "", "events", "", closed.Name, true, "why a sandbox does not start"},
+		{controller, "update", callgate, "toolcalls", "status", closed.Name, true, "the result"},
+		{controller, "patch", callgate, "tools", "status", closed.Name, true, "Ready"},
+		{controller, "watch", "admissionregistration.k8s.io", "mutatingadmissionpolicies", "", "", true, "whether stamping is proven"},
+		{controller, "watch", "admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "", true, "the same"},
+		{controller, "create", "events.k8s.io", "events", "", closed.Name, true, "events about calls"},
+		{controller, "update", callgate, "toolcalls", "", closed.Name, false, "it never changes a call"},
+		{controller, "create", callgate, "toolcalls", "", closed.Name, false, "it makes no calls"},
+		{controller, "create", callgate, "toolcalls", "", system, true, "the proof of stamping, here only"},
+		{controller, "update", "coordination.k8s.io", "leases", "", system, true, "leader election"},
+		{controller, "update", "coordination.k8s.io", "leases", "", closed.Name, false, "not elsewhere"},
+		{controller, "get", "", "secrets", "", system, false, "it reads no Secret"},
+		{controller, "get", "", "secrets", "", opened.Name, false, "not even a tool's"},
+		{controller, "list", "", "secrets", "", "", false, "nor all"},
+		{controller, "get", "", "configmaps", "", opened.Name, false, "the kubelet reads them"},
+		{controller, "create", "batch", "jobs", "", opened.Name, true, "a sandbox"},
+		{controller, "create", "batch", "jobs", "", closed.Name, false, "the namespace was not opened"},
+		{controller, "delete", "", "pods", "", opened.Name, true, "cancel"},
+		{controller, "delete", "", "pods", "", closed.Name, false, "the namespace was not opened"},
+		{controller, "create", "", "pods", "", opened.Name, false, "the Job controller does"},
+		{controller, "create", "", "pods", "attach", opened.Name, true, "sends the call"},
+		{controller, "get", "", "pods", "attach", opened.Name, true, "over a WebSocket"},
+		{controller, "create", "", "pods", "attach", closed.Name, false, "no stranger's pod"},
+		{controller, "create", "", "pods", "exec", opened.Name, false, "never"},
+		{controller, "get", "", "pods", "log", opened.Name, true, "recovery"},
+		{controller, "get", "", "pods", "log", closed.Name, false, "no stranger's log"},
+		{controller, "update", "networking.k8s.io", "networkpolicies", "", opened.Name, true, "a Tool's policy"},
+		{controller, "delete", "networking.k8s.io", "networkpolicies", "", closed.Name, false, "no stranger's policy"},
+		{controller, "bind", rbacv1.GroupName, "clusterroles", "", "", false, "it opens no namespace itself"},
+
+		{"callgate-agent", "create", callgate, "toolcalls", "", opened.Name, true, "propose"},
+		{"callgate-agent", "watch", callgate, "tools", "", opened.Name, true, "discover"},
+		{"callgate-agent", "update", callgate, "toolcalls", "status", opened.Name, false, "only the controller says how it went"},
+		{"callgate-agent", "create", callgate, "tools", "", opened.Name, false, "the platform team's"},
+		{"callgate-agent", "get", callgate, "toolpolicies", "", opened.Name, false, "not the agent's to know"},
+		{"callgate-viewer", "list", callgate, "toolpolicies", "", opened.Name, true, "reads all"},
+		{"callgate-viewer", "create", callgate, "toolcalls", "", opened.Name, false, "changes nothing"},
+		{"callgate-tool-admin", "patch", callgate, "tools", "", opened.Name, true, "registers tools"},
+		{"callgate-tool-admin", "patch", callgate, "toolpolicies", "", opened.Name, false, "who may call is decided by others"},
+		{"callgate-policy-admin", "patch", callgate, "toolpolicies", "", opened.Name, true, "decides who may call"},
+		{"callgate-policy-admin", "patch", callgate, "tools", "", opened.Name, false, "what runs is decided by others"},
+	} {
+		t.Run(fmt.Sprintf("%s/%s %s%s in %s", tc.who, tc.verb, tc.resource, tc.subresource, tc.namespace), func(t *testing.T) {
+			if got := may(t, tc.who, tc.verb, tc.group, tc.resource, tc.subresource, tc.namespace); got != tc.allowed {
+				t.Errorf("%s: allowed is %t, want %t", tc.reason, got, tc.allowed)
+			}
+		})
+	}
+}
+
+// Whoever may edit or view a namespace's workloads is not thereby allowed to
+// make calls or to read their arguments. (Aggregation itself is done by a
+// controller that does not run here.)
+func TestRolesAreNotAggregated(t *testing.T) {
+	roles := &rbacv1.ClusterRoleList{}
+	if err := adminClient.List(t.Context(), roles); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, role := range roles.Items {
+		if !strings.HasPrefix(role.Name, "callgate-") {
+			continue
+		}
+		seen++
+		for label := range role.Labels {
+			if strings.HasPrefix(label, "rbac.authorization.k8s.io/aggregate-to-") {
+				t.Errorf("%s has the label %s", role.Name, label)
+			}
+		}
+	}
+	if seen != 6 {
+		t.Errorf("%d roles named callgate-…, want 6", seen)
+	}
+}
