@@ -22,14 +22,14 @@ import (
 // Bounds of a schema and of one validation. Each is named by the BoundError that it causes.
 const (
 	maxSchemaBytes   = 256 << 10
-	maxSchemaDepth   = 128     // arrays and objects of the schema's JSON; compiling recurses
-	maxSubschemas    = 5000    // compiling is quadratic in them
-	maxInPlaceDepth  = 50      // schemas applied to one value, one inside the other ($ref, allOf …)
-	maxEvaluations   = 10_000  // schemas applied to one value in all
-	maxSteps         = 1 << 20 // see budget
-	maxTime          = 3 * time.Second
-	maxInstanceBytes = 2 << 20 // 256 KiB of control characters are 1.5 MiB as a JSON string
-	maxPathWork      = 1 << 29 // see pathWork
+	maxSchemaDepth   = 128              // arrays and objects of the schema's JSON; compiling recurses
+	maxSubschemas    = 5000             // compiling is quadratic in them
+	maxInPlaceDepth  = 50               // schemas applied to one value, one inside the other ($ref, allOf …)
+	maxEvaluations   = 10_000           // schemas applied to one value in all
+	maxSteps         = 1 << 20          // see budget
+	maxTime          = 10 * time.Second // generous: a value that fits, within maxSteps, must pass on a slow machine, too
+	maxInstanceBytes = 2 << 20          // 256 KiB of control characters are 1.5 MiB as a JSON string
+	maxPathWork      = 1 << 29          // see pathWork
 )
 
 // baseURL is where a schema without $id stands. No loader knows the scheme.
