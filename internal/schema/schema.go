@@ -29,7 +29,7 @@ const (
 	maxSteps         = 1 << 20          // see budget
 	maxTime          = 10 * time.Second // generous: a value that fits, within maxSteps, must pass on a slow machine, too
 	maxInstanceBytes = 2 << 20          // 256 KiB of control characters are 1.5 MiB as a JSON string
-	maxPathWork      = 1 << 29          // see pathWork
+	maxPathWork      = 1 << 29          // see checkPaths
 )
 
 // baseURL is where a schema without $id stands. No loader knows the scheme.
