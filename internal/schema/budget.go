@@ -39,6 +39,7 @@ func (b *budget) spend(steps int) {
 // (the library lets everything pass there).
 type extension struct{ budget *budget }
 
+// Compile prepares the check of one schema: the costs that depend on the schema alone.
 func (e extension) Compile(_ jsonschema.CompilerContext, schema map[string]any) (jsonschema.ExtSchema, error) {
 	check := &check{budget: e.budget, cost: 1}
 	if enum, ok := schema["enum"].([]any); ok {

@@ -219,21 +219,19 @@ func wordChoice(choice *jsonschema.ValidationError, word func(*jsonschema.Valida
 	var expected []string
 	got := ""
 	for _, cause := range choice.Causes {
-		for _, leaf := range relevant(cause) {
-			message := ""
-			if isChoice(leaf) && len(leaf.Causes) > 0 {
-				message = wordChoice(leaf, word).Message
-			} else {
-				message = word(leaf).Message
-			}
-			before, after, cut := strings.Cut(message, gotSeparator)
-			if cut {
-				got = after
-			}
-			if !slices.Contains(expected, before) {
-				expected = append(expected, before)
-			}
-			break
+		leaf := relevant(cause)[0] // never empty: an error is its own cause at least
+		var message string
+		if isChoice(leaf) && len(leaf.Causes) > 0 {
+			message = wordChoice(leaf, word).Message
+		} else {
+			message = word(leaf).Message
+		}
+		before, after, cut := strings.Cut(message, gotSeparator)
+		if cut {
+			got = after
+		}
+		if !slices.Contains(expected, before) {
+			expected = append(expected, before)
 		}
 	}
 	more := ""
