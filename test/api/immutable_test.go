@@ -228,6 +228,13 @@ func TestWhatMayChange(t *testing.T) {
 	if got := alice.get(t, item).at("metadata", "generation"); got != generation {
 		t.Errorf("generation went from %v to %v: spec changed", generation, got)
 	}
+	t.Run("status beside a label", func(t *testing.T) {
+		answer := alice.do(t, http.MethodPatch, item, mergeType,
+			`{"metadata":{"labels":{"s":"t"}},"status":{"result":{"ok":true,"retryable":false},"observedGeneration":7}}`)
+		if got := asJSON(answer.object().at("status")); !answer.ok() || got != `{"observedGeneration":-1}` {
+			t.Errorf("a caller must not write how the call went: status %s, %s", got, answer)
+		}
+	})
 	t.Run("big args", func(t *testing.T) {
 		call := fromYAML(t, manifest("big", ""))
 		args := map[string]any{}

@@ -213,9 +213,9 @@ func TestSchema(t *testing.T) {
 
 func TestUnknownFieldsAreNamed(t *testing.T) {
 	namespace := newNamespace(t)
-	object := merged(t, validCall, `{spec: {tool: echo, toolRef: {nmae: echo}}}`)
+	object := merged(t, validCall, `{spec: {tool: echo, toolRef: {tool: echo}}}`)
 	answer := admin.do(t, http.MethodPost, callsPath(namespace)+"?fieldValidation=Strict&dryRun=All", jsonType, object.json(t))
-	for _, field := range []string{"spec.tool", "spec.toolRef.nmae"} {
+	for _, field := range []string{"spec.tool", "spec.toolRef.tool"} {
 		if answer.code != http.StatusBadRequest || !strings.Contains(answer.message(), `unknown field "`+field+`"`) {
 			t.Errorf("want 400 that names %s: %s", field, answer)
 		}

@@ -109,6 +109,32 @@ func TestEveryKindOfUserIsStamped(t *testing.T) {
 	}
 }
 
+// A requester that does not fit is refused whole: with one group cut off, a
+// Deny for that group would not hold.
+func TestRequesterThatDoesNotFit(t *testing.T) {
+	namespace := newNamespace(t)
+	boss := certificateUser(t, "boss", "system:masters")
+	groups := make([]string, 1024)
+	for i := range groups {
+		groups[i] = fmt.Sprintf("g%d", i)
+	}
+	for _, tc := range []struct {
+		name, says string
+		as         rest.ImpersonationConfig
+	}{
+		{"1,025 groups", "spec.requester.groups: Too many: 1025", rest.ImpersonationConfig{UserName: "joiner", Groups: groups}},
+		{"long name", "spec.requester.username: Too long", rest.ImpersonationConfig{UserName: strings.Repeat("x", 1025)}},
+		{"long group", "spec.requester.groups[0]: Too long", rest.ImpersonationConfig{UserName: "a", Groups: []string{strings.Repeat("x", 1025)}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			answer := impersonating(t, boss, tc.as).do(t, http.MethodPost, callsPath(namespace), jsonType, fromYAML(t, manifest("x", "")).json(t))
+			if answer.code != http.StatusUnprocessableEntity || !strings.Contains(answer.message(), tc.says) {
+				t.Errorf("want 422 with %q: %s", tc.says, answer)
+			}
+		})
+	}
+}
+
 func TestForgingARequester(t *testing.T) {
 	namespace := newNamespace(t)
 	alice := certificateUser(t, "alice", "team-a")
