@@ -105,6 +105,7 @@ func setUp(ctx context.Context) error {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentsNS}},
 		bind(toolsNS, "callgate-tool-namespace", "callgate-system", "callgate-controller"),
 		bind(agentsNS, "callgate-agent", agentsNS, agentName),
+		bind(toolsNS, "callgate-agent", agentsNS, agentName), // to list the Tools
 		&v1alpha1.ToolPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: toolsNS, Name: "agents"}, Spec: v1alpha1.ToolPolicySpec{
 			Subjects: []v1alpha1.Subject{{Kind: v1alpha1.SubjectServiceAccount, Namespace: agentsNS, Name: agentName}},
 			Rules:    []v1alpha1.PolicyRule{{Name: "all", Effect: v1alpha1.EffectAllow, Tools: v1alpha1.ToolSelector{Names: everything}}},
