@@ -1,7 +1,9 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -63,9 +65,17 @@ func bound(call *v1alpha1.ToolCall, v *gate.Verdict) {
 	if v.Result.Data == nil {
 		return
 	}
-	if n := len(gate.Args(call)) + len(v.Result.Data.Raw); n > maxStoredBytes {
+	if n := storedBytes(gate.Args(call)) + storedBytes(v.Result.Data.Raw); n > maxStoredBytes {
 		v.Result = tooLarge(fmt.Sprintf("arguments and result are %d bytes of JSON together, at most %d are stored: ask for less", n, maxStoredBytes))
 	}
+}
+
+// storedBytes is the size of JSON as the API server stores it, with <, > and &
+// as escapes of six bytes.
+func storedBytes(raw []byte) int {
+	var b bytes.Buffer
+	json.HTMLEscape(&b, raw)
+	return b.Len()
 }
 
 func tooLarge(message string) *v1alpha1.Result {
