@@ -14,6 +14,7 @@ import (
 // Field indexes of the cache, so that nothing on the way of a call lists all
 // objects.
 const (
+	indexName         = "name"         // Tool, by metadata.name: the cache has no index of its own for it
 	indexFunctionName = "functionName" // Tool, by FunctionName()
 	indexUnfinished   = "unfinished"   // ToolCall not complete, by the namespace of its Tool
 	indexCallUID      = "callUID"      // Pod, by LabelCallUID
@@ -27,6 +28,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		name    string
 		extract func(client.Object) []string
 	}{
+		{&v1alpha1.Tool{}, indexName, func(o client.Object) []string { return []string{o.GetName()} }},
 		{&v1alpha1.Tool{}, indexFunctionName, func(o client.Object) []string { return []string{o.(*v1alpha1.Tool).FunctionName()} }},
 		{&v1alpha1.Tool{}, indexUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
 		{&v1alpha1.Tool{}, indexRuntimeClass, func(o client.Object) []string {

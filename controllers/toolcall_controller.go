@@ -155,7 +155,7 @@ func (r *ToolCallReconciler) judge(a gate.Admission) gate.Admitted {
 
 func toolsNamed(ref v1alpha1.ToolReference) client.ListOption {
 	if ref.Name != "" {
-		return client.MatchingFields{"metadata.name": ref.Name}
+		return client.MatchingFields{indexName: ref.Name}
 	}
 	return client.MatchingFields{indexFunctionName: ref.FunctionName}
 }
