@@ -150,7 +150,7 @@ func TestToolCannotReachTheRunner(t *testing.T) {
 	s := open(t, asPID1(t))
 	s.send(call(helper("attack")...))
 	r := s.result()
-	want := "environ true\nmem true\nmaps true\nfd true\nfd/0 true\nfd/1 true\nroot/ true\nptrace true\nstill here\n"
+	want := "environ true\nmem true\nmaps true\nfd true\nfd/0 true\nfd/1 true\nroot/ true\nfd/1 to write true\nptrace true\nstill here\n"
 	if string(r.Stdout) != want || r.ExitCode != 0 {
 		t.Errorf("got\n%s(exit %d, %q), want\n%s", r.Stdout, r.ExitCode, r.Signal, want)
 	}

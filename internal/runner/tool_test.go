@@ -71,7 +71,7 @@ func TestWhatTheToolDid(t *testing.T) {
 
 func TestArgvIsExact(t *testing.T) {
 	args := []string{"$(HOME) $$ $(KUBERNETES_SERVICE_HOST) $${x} $", "'; touch /tmp/pwn; '", "`id`", "two\nlines", "night's rate",
-		"", "-x", "--", "\xff\xfe", "é", "{{args.secret}}", "*", strings.Repeat("a", 131_071-1)}
+		"", "-x", "--", "\xff\xfe", "é", "{{args.secret}}", "*", strings.Repeat("a", 131_071)}
 	c := call(helper(append([]string{"args"}, args...)...)...)
 	c.MaxStdoutBytes = wire.MaxStdoutBytes
 	r := run(t, c)
@@ -81,6 +81,17 @@ func TestArgvIsExact(t *testing.T) {
 	}
 	if got := string(r.Stdout); got != want.String() {
 		t.Errorf("got %.1000s", got)
+	}
+}
+
+func TestLargestArgvStarts(t *testing.T) {
+	c := call(sh(`echo $# ${#1} ${#4}`)...)
+	c.Argv = append(c.Argv, "sh")
+	for range 4 {
+		c.Argv = append(c.Argv, strings.Repeat("b", 131_000))
+	}
+	if r := run(t, c); string(r.Stdout) != "4 131000 131000\n" {
+		t.Errorf("%q %q", r.Stdout, r.StartError)
 	}
 }
 
