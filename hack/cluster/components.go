@@ -58,6 +58,7 @@ func components(l layout) []component {
 			"--cluster-signing-cert-file=" + l.pki("ca.crt"),
 			"--cluster-signing-key-file=" + l.pki("ca.key"),
 			"--use-service-account-credentials=true",
+			"--flex-volume-plugin-dir=" + l.path("volume-plugins"), // made, though nothing is in it
 			"--leader-elect=false",
 			// The default of 20 requests a second is below what one node can do.
 			"--kube-api-qps=200", "--kube-api-burst=400",

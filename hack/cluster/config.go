@@ -89,7 +89,7 @@ func writeConfig(s settings) error {
 		if err != nil {
 			return fmt.Errorf("configuration %s: %w", name, err)
 		}
-		if err := os.WriteFile(path, content, 0o644); err != nil {
+		if err := writeChanged(path, content, 0o644); err != nil {
 			return err
 		}
 	}
@@ -102,9 +102,18 @@ func writeConfig(s settings) error {
 		if certificate == "admin" {
 			path = s.layout.kubeconfig()
 		}
-		if err := os.WriteFile(path, content, 0o600); err != nil {
+		if err := writeChanged(path, content, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeChanged leaves a file that has the content already untouched: kube-proxy
+// ends as soon as its configuration is written.
+func writeChanged(path string, content []byte, mode os.FileMode) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	return os.WriteFile(path, content, mode)
 }

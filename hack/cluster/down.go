@@ -3,9 +3,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"time"
 )
 
@@ -13,7 +11,7 @@ import (
 // there is fine. It leaves the cluster of another, existing folder alone.
 func down(state string) error {
 	begin := time.Now()
-	unlock, err := lockFile(lockPath, func() { say("another up, down or load is running: waiting for it") })
+	unlock, err := lockMachine()
 	if err != nil {
 		return err
 	}
@@ -45,14 +43,6 @@ func down(state string) error {
 			return err
 		}
 	}
-	if err := os.Remove(lockPath); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	say("down, nothing left behind (%.1f s)", time.Since(begin).Seconds())
 	return nil
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
 }

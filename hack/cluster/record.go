@@ -23,8 +23,27 @@ type record struct {
 
 const recordFile = "cluster.json"
 
-// lockPath serializes up, down and load on this machine.
-const lockPath = "/run/callgate-cluster.lock"
+// lockMachine lets one up or down at a time work on this machine. The lock's
+// file lies beside the folder that down removes, and goes when there is no
+// cluster any more.
+func lockMachine() (unlock func(), err error) {
+	const path = runDir + ".lock"
+	free, err := lockFile(path, func() { say("another up or down is running: waiting for it") })
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		if !exists(runDir) {
+			_ = os.Remove(path) // an empty file that stays does no harm
+		}
+		free()
+	}, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
 
 // outsidePaths are what components make outside the folders they are given.
 var outsidePaths = []string{

@@ -34,7 +34,10 @@ func snapshot(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(string(info)), "\n") {
-		add("mount", strings.Fields(line)[4])
+		// Other programs of this machine may mount things in folders for temporary files.
+		if point := strings.Fields(line)[4]; !strings.HasPrefix(point, os.TempDir()) || strings.Contains(point, "TestCluster") {
+			add("mount", point)
+		}
 	}
 	for _, family := range []string{"iptables-save", "ip6tables-save"} {
 		saved, err := command(family)
@@ -96,15 +99,11 @@ func ruleLines(saved string) []string {
 }
 
 // ourProcesses finds processes by their programs, not by the cgroups that down
-// goes by: the cluster's, its sandboxes' and every process in another network
-// namespace's pod. kubectl is left out, people use it.
+// goes by. It leaves out kubectl, which people use, and the control planes that
+// envtest runs from the same binaries.
 func ourProcesses(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,11 +113,11 @@ func ourProcesses(t *testing.T) []string {
 		if err != nil {
 			continue // it has ended, or is the kernel's
 		}
-		namespace, _ := os.Readlink(filepath.Join(dir, "ns/net")) // as above
-		cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))  // as above
-		if strings.Contains(exe, "/callgate/cluster-") && !strings.Contains(exe, "/build-") && !strings.Contains(string(cmdline), "kubectl") ||
-			exe == "/pause" || exe == "/busybox" || namespace != "" && namespace != own {
-			found = append(found, fmt.Sprintf("%s %s %s", filepath.Base(dir), exe, strings.ReplaceAll(string(cmdline), "\x00", " ")))
+		content, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // as above
+		cmdline := strings.ReplaceAll(string(content), "\x00", " ")
+		ours := strings.Contains(exe, "/callgate/cluster-") || exe == "/pause" || exe == "/busybox"
+		if ours && !strings.Contains(cmdline, "kubectl") && !strings.Contains(cmdline, "k8s_test_framework") {
+			found = append(found, fmt.Sprintf("%s %s %s", filepath.Base(dir), exe, cmdline))
 		}
 	}
 	return found

@@ -27,7 +27,7 @@ func up(l layout) error {
 	if err := installPackages(runPackages); err != nil {
 		return err
 	}
-	unlock, err := lockFile(lockPath, func() { say("another up, down or load is running: waiting for it") })
+	unlock, err := lockMachine()
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,8 @@ func (u *upRun) writeFiles() error {
 	return err
 }
 
-// start starts a component unless it runs, when what it needs is there.
+// start starts a component unless it runs, and waits for those that the next
+// ones need.
 func (u *upRun) start(c component) error {
 	if _, ok := u.started[c.name]; !ok {
 		ended, err := start(u.layout, c, u.cgroup)
@@ -196,19 +197,24 @@ func (u *upRun) start(c component) error {
 		}
 		return loadPause(u.layout)
 	case "kube-apiserver":
-		return u.wait("kube-apiserver", 60*time.Second, func(ctx context.Context) error {
+		if err := u.wait("kube-apiserver", 60*time.Second, func(ctx context.Context) error {
 			return get(ctx, u.client, apiServer+"/readyz", nil)
-		})
+		}); err != nil {
+			return err
+		}
+		// Before kube-router starts, which needs its role.
+		if err := u.kubectl(clusterManifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
+			return errComponent(u.layout, "kube-apiserver", "did not take the cluster's own objects: "+err.Error())
+		}
+	case "kube-proxy":
+		// kube-router, the next one, ends when there is no Node yet.
+		return u.wait("kubelet", 60*time.Second, func(ctx context.Context) error { return get(ctx, u.client, nodeURL, nil) })
 	}
 	return nil
 }
 
-// waitReady waits for the node, installs what the components need in the
-// cluster, and runs a pod.
+// waitReady waits for the node and runs a pod.
 func (u *upRun) waitReady() error {
-	if err := u.kubectl(clusterManifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
-		return errComponent(u.layout, "kube-apiserver", "did not take the cluster's own objects: "+err.Error())
-	}
 	if err := u.wait("kubelet", 90*time.Second, func(ctx context.Context) error {
 		var node object
 		if err := get(ctx, u.client, nodeURL, &node); err != nil {
