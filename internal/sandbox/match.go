@@ -20,7 +20,7 @@ func Differs(pod *corev1.Pod, want corev1.PodSpec) string {
 	if len(got.Containers) != 1 {
 		return fmt.Sprintf("spec.containers has %d containers, expected 1", len(got.Containers))
 	}
-	c, w := got.Containers[0], want.Containers[0]
+	c, w := &got.Containers[0], &want.Containers[0]
 	for _, f := range []struct {
 		field string
 		equal bool
@@ -36,9 +36,12 @@ func Differs(pod *corev1.Pod, want corev1.PodSpec) string {
 		{"spec.containers[0].securityContext", equality.Semantic.DeepEqual(c.SecurityContext, w.SecurityContext)},
 		{"spec.containers[0].volumeMounts", equality.Semantic.DeepEqual(c.VolumeMounts, w.VolumeMounts)},
 		{"spec.containers[0].volumeDevices", len(c.VolumeDevices) == 0},
+		{"spec.containers[0].ports", len(c.Ports) == 0},
+		{"spec.containers[0].restartPolicy", c.RestartPolicy == nil && len(c.RestartPolicyRules) == 0},
 		{"spec.containers[0].lifecycle", c.Lifecycle == nil && c.LivenessProbe == nil && c.StartupProbe == nil && c.ReadinessProbe == nil},
 		{"spec.volumes", equality.Semantic.DeepEqual(got.Volumes, want.Volumes)},
 		{"spec.securityContext", equality.Semantic.DeepEqual(got.SecurityContext, want.SecurityContext)},
+		{"spec.resourceClaims", len(got.ResourceClaims) == 0},
 		{"spec.hostNetwork", !got.HostNetwork},
 		{"spec.hostPID", !got.HostPID},
 		{"spec.hostIPC", !got.HostIPC},

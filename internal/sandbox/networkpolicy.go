@@ -1,23 +1,29 @@
 package sandbox
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	netutils "k8s.io/utils/net"
 
 	"callgate.dev/callgate/api/v1alpha1"
 )
 
 // forbidden are the ranges that no tool may reach whatever its egress says:
-// link-local addresses, where clouds serve metadata and credentials, the
-// IPv6 metadata address of AWS, and Alibaba's metadata address.
+// link-local addresses, where most clouds serve metadata and credentials, and
+// the metadata addresses that are not link-local.
 var forbidden = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("100.100.100.200/32"),
 	netip.MustParsePrefix("fe80::/10"),
-	netip.MustParsePrefix("fd00:ec2::254/128"),
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle Cloud
+	netip.MustParsePrefix("fd00:ec2::254/128"),  // AWS
+	netip.MustParsePrefix("fd20:ce::254/128"),   // Google Cloud
 }
 
 // NetworkPolicyName is the name of the NetworkPolicy of a Tool.
@@ -42,14 +48,17 @@ func NetworkPolicy(t *v1alpha1.Tool, install string) *networkingv1.NetworkPolicy
 		},
 	}
 	for _, rule := range t.Spec.Isolation.Network.Egress {
-		np.Spec.Egress = append(np.Spec.Egress, cut(*rule.DeepCopy()))
+		if rule, ok := cut(*rule.DeepCopy()); ok {
+			np.Spec.Egress = append(np.Spec.Egress, rule)
+		}
 	}
 	return np
 }
 
 // cut takes the forbidden ranges out of a rule. A rule without destinations
-// means all of them, which is all pods and every address with the exceptions.
-func cut(rule networkingv1.NetworkPolicyEgressRule) networkingv1.NetworkPolicyEgressRule {
+// means all of them, which is all pods and every address with the exceptions;
+// so a rule that has none left is no rule, and cut returns false.
+func cut(rule networkingv1.NetworkPolicyEgressRule) (networkingv1.NetworkPolicyEgressRule, bool) {
 	if len(rule.To) == 0 {
 		rule.To = []networkingv1.NetworkPolicyPeer{
 			{NamespaceSelector: &metav1.LabelSelector{}},
@@ -59,34 +68,64 @@ func cut(rule networkingv1.NetworkPolicyEgressRule) networkingv1.NetworkPolicyEg
 	}
 	peers := rule.To[:0]
 	for _, peer := range rule.To {
-		if peer.IPBlock == nil {
-			peers = append(peers, peer)
-			continue
-		}
-		block, err := netip.ParsePrefix(peer.IPBlock.CIDR)
-		if err != nil {
-			// The API server refuses it with its own words when the policy is written.
-			peers = append(peers, peer)
-			continue
-		}
-		inside := false
-		for _, f := range forbidden {
-			switch {
-			case f.Bits() <= block.Bits() && f.Contains(block.Addr()):
-				inside = true
-			case block.Overlaps(f):
-				peer.IPBlock.Except = append(peer.IPBlock.Except, f.String())
-			}
-		}
-		if !inside {
+		if peer.IPBlock == nil || cutBlock(peer.IPBlock) {
 			peers = append(peers, peer)
 		}
-	}
-	if len(peers) == 0 {
-		// An empty list would mean every destination: name one that matches nothing.
-		peers = append(peers, networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{
-			MatchLabels: map[string]string{v1alpha1.LabelInstall: "none"}}})
 	}
 	rule.To = peers
-	return rule
+	return rule, len(peers) > 0
+}
+
+// cutBlock adds the forbidden ranges to the exceptions of a block. It returns
+// false if nothing of the block is left.
+func cutBlock(block *networkingv1.IPBlock) bool {
+	p, err := parseCIDR(block.CIDR)
+	if err != nil {
+		// The API server refuses it with its own words when the policy is written.
+		return true
+	}
+	// In the one form that everybody who enforces the policy reads the same way.
+	block.CIDR = p.String()
+	var except []netip.Prefix
+	for i, text := range block.Except {
+		if e, err := parseCIDR(text); err == nil {
+			except = append(except, e)
+			block.Except[i] = e.String()
+		}
+	}
+	for _, f := range forbidden {
+		switch {
+		case covers(p, f) && p != f:
+			if !slices.ContainsFunc(except, func(e netip.Prefix) bool { return covers(e, f) }) {
+				block.Except = append(block.Except, f.String())
+			}
+		case covers(f, p):
+			return false
+		}
+	}
+	return true
+}
+
+// covers says whether every address of inner is in outer.
+func covers(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// parseCIDR reads a range as the API server and the network plugins do: with
+// leading zeros, with bits set behind the mask, and an IPv4 range in IPv6
+// notation (::ffff:169.254.0.0/112) as what it is.
+func parseCIDR(text string) (netip.Prefix, error) {
+	_, ipnet, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	addr, ok := netip.AddrFromSlice(ipnet.IP)
+	ones, bits := ipnet.Mask.Size()
+	if !ok || bits == 0 {
+		return netip.Prefix{}, fmt.Errorf("%q is no range of addresses", text)
+	}
+	if addr.Is4In6() && ones >= 96 {
+		addr, ones = addr.Unmap(), ones-96
+	}
+	return addr.Prefix(ones)
 }

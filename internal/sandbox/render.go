@@ -34,6 +34,9 @@ const (
 	// made from, so that a sandbox of an older Tool is recognized.
 	annotationTemplate = "callgate.dev/template-digest"
 
+	// podUIDVariable tells the runner which pod it is in; the tool does not get it.
+	podUIDVariable = "CALLGATE_POD_UID"
+
 	runnerMount = "/.callgate"
 	runnerPath  = runnerMount + "/runner"
 	stateMount  = "/.callgate-state"
@@ -145,6 +148,9 @@ func podSpec(in Input) corev1.PodSpec {
 	t := in.Tool
 	user := orDefault(t.Spec.Container.RunAsUser, defaultUser)
 	scratch := ptr.Deref(t.Spec.Isolation.ScratchSizeLimit, defaultScratch)
+	if scratch.Sign() <= 0 {
+		scratch = defaultScratch // zero means no limit of its own to the kubelet
+	}
 	spec := corev1.PodSpec{
 		RestartPolicy:                 corev1.RestartPolicyNever,
 		TerminationGracePeriodSeconds: ptr.To(int64(TimeoutSeconds(t)) + GraceSeconds),
@@ -204,9 +210,12 @@ func memoryVolume(name string, limit resource.Quantity) corev1.Volume {
 
 // env doubles every $ in a value, so that the kubelet expands nothing.
 func env(vars []v1alpha1.EnvVar) []corev1.EnvVar {
-	out := []corev1.EnvVar{{Name: "CALLGATE_POD_UID", ValueFrom: &corev1.EnvVarSource{
+	out := []corev1.EnvVar{{Name: podUIDVariable, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}}
 	for _, v := range vars {
+		if v.Name == podUIDVariable {
+			continue // the CRD reserves the name; the kubelet would let the last one win
+		}
 		e := corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(ptr.Deref(v.Value, ""), "$", "$$")}
 		if from := v.ValueFrom; from != nil {
 			e = corev1.EnvVar{Name: v.Name, ValueFrom: &corev1.EnvVarSource{}}
@@ -232,7 +241,10 @@ func resources(t *v1alpha1.Tool, scratch resource.Quantity) corev1.ResourceRequi
 		out.Limits[name] = q.DeepCopy()
 	}
 	for name, q := range t.Spec.Container.Resources.Limits {
-		out.Limits[name] = q.DeepCopy()
+		// Zero means no limit to the kubelet, so it does not replace a default.
+		if _, ours := defaultLimits[name]; !ours || q.Sign() > 0 {
+			out.Limits[name] = q.DeepCopy()
+		}
 	}
 	for name, q := range defaultRequests {
 		if limit := out.Limits[name]; q.Cmp(limit) > 0 {

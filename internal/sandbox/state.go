@@ -23,7 +23,7 @@ const (
 	PhaseRunning Phase = "Running"
 	// PhaseNeverStarted: it ended, and surely no call was accepted in it.
 	PhaseNeverStarted Phase = "NeverStarted"
-	// PhaseEnded: it ended, and a call may have run in it.
+	// PhaseEnded: it ended, and a call that was sent to it may have run in it.
 	PhaseEnded Phase = "Ended"
 )
 
@@ -41,11 +41,11 @@ type State struct {
 }
 
 // permanentReasons are the waiting reasons of a container that only a change
-// of the Tool or of the namespace can cure.
+// of the Tool or of the namespace can cure. CreateContainerError is none of
+// them: a node under load gives it for its own timeouts, too.
 var permanentReasons = map[string]bool{
 	"InvalidImageName":           true,
 	"CreateContainerConfigError": true,
-	"CreateContainerError":       true,
 	"RunContainerError":          true,
 	"ErrImageNeverPull":          true,
 }
@@ -58,36 +58,36 @@ func Observe(job *batchv1.Job, pod *corev1.Pod, events []corev1.Event) State {
 	if pod == nil {
 		return observeJob(job, events)
 	}
-	s := State{Disrupted: disrupted(pod)}
+	s := State{}
+	var disruption string
+	s.Disrupted, disruption = disrupted(pod)
 	var status *corev1.ContainerStatus
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].Name == Container {
 			status = &pod.Status.ContainerStatuses[i]
 		}
 	}
-	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+	notRunning := PhaseStarting
+	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		// Refused before any container; or the state of one was lost with its
+		// node or in an eviction, so it proves nothing.
+		notRunning = PhaseEnded
+	}
 	switch {
 	case status == nil:
-		s.Phase, s.Words = PhaseStarting, podWords(pod)
-		if ended {
-			// The kubelet or a controller refused the pod before any container.
-			s.Phase = PhaseNeverStarted
-		}
+		s.Phase, s.Words = notRunning, podWords(pod)
 	case status.RestartCount > 0 || status.LastTerminationState.Terminated != nil:
 		// A second container in the same pod: the first may have had the call.
 		s.Phase, s.Words = PhaseEnded, "the sandbox's container was started a second time"
 	case status.State.Running != nil:
-		s.Phase = PhaseRunning
+		s.Phase, s.Words = PhaseRunning, disruption
 	case status.State.Terminated != nil:
 		s = observeTerminated(s, status.State.Terminated)
 	default:
-		s.Phase, s.Words = PhaseStarting, podWords(pod)
+		s.Phase, s.Words = notRunning, podWords(pod)
 		if w := status.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			s.Words = join(w.Reason, w.Message)
 			s.Permanent = permanentReasons[w.Reason]
-		}
-		if ended {
-			s.Phase = PhaseNeverStarted
 		}
 	}
 	return s
@@ -148,13 +148,20 @@ func observeJob(job *batchv1.Job, events []corev1.Event) State {
 	return s
 }
 
-// refusedForGood says whether the API server's refusal of a pod can be cured
-// by time. A quota can; a policy, a limit range or an invalid pod cannot.
+// refusedForGood says whether the refusal of a pod can be cured by time. A
+// quota can; a policy, a limit range or an invalid pod cannot.
 func refusedForGood(message string) bool {
-	if !strings.Contains(message, "is forbidden") && !strings.Contains(message, "is invalid") {
-		return false
+	for _, passing := range []string{"exceeded quota", "status unknown for quota"} {
+		if strings.Contains(message, passing) {
+			return false
+		}
 	}
-	return !strings.Contains(message, "exceeded quota")
+	for _, final := range []string{"is forbidden", "is invalid", "denied the request"} {
+		if strings.Contains(message, final) {
+			return true
+		}
+	}
+	return false
 }
 
 func podWords(pod *corev1.Pod) string {
@@ -174,16 +181,17 @@ func podWords(pod *corev1.Pod) string {
 	return "the container is being created"
 }
 
-func disrupted(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil {
-		return true
-	}
+// disrupted says whether the pod was told to go away, and in which words.
+func disrupted(pod *corev1.Pod) (bool, string) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
-			return true
+			return true, join(c.Reason, c.Message)
 		}
 	}
-	return false
+	if pod.DeletionTimestamp != nil {
+		return true, "the pod is being deleted"
+	}
+	return false, ""
 }
 
 func join(reason, message string) string {
