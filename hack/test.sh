@@ -6,6 +6,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/bin/test
+# As in the Makefile: a KUBECONFIG of the user's means a cluster of the user's.
+export KUBECONFIG="${KUBECONFIG:-$PWD/.cluster/kubeconfig}"
 rm -rf "$out"
 mkdir -p "$out"
 
@@ -30,7 +32,7 @@ first_build() {
 # on_cluster COMMAND...: with the cluster up and this checkout's Callgate in it. The file tells the end of this script who
 # started the cluster; it is written before the attempt, so that half a cluster is taken down too.
 on_cluster() {
-	if [ "${KUBECONFIG:-}" = "$PWD/.cluster/kubeconfig" ] && ! make -s cluster-status >/dev/null 2>&1; then
+	if [ "$KUBECONFIG" = "$PWD/.cluster/kubeconfig" ] && ! make -s cluster-status >/dev/null 2>&1; then
 		touch "$out/started-cluster"
 	fi
 	make cluster-up images deploy
