@@ -71,7 +71,7 @@ func (o object) ready() error {
 			if c.Status == "True" {
 				return nil
 			}
-			return fmt.Errorf("Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
+			return fmt.Errorf("condition Ready is %s: %s: %s", c.Status, c.Reason, c.Message)
 		}
 	}
 	return fmt.Errorf("no condition Ready yet (phase %q)", o.Status.Phase)

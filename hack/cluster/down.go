@@ -28,7 +28,7 @@ func down(state string) error {
 		return err
 	}
 	if machine == nil {
-		machine = own // the machine was restarted since
+		machine = afterRestart(own)
 	}
 	if err := sweep(machine); err != nil {
 		return fmt.Errorf("down did not get everything, run it again: %w", err)

@@ -167,14 +167,22 @@ func readSysctls() map[string]string {
 	return values
 }
 
-// restoreSysctls puts back what was changed.
+// restoreSysctls puts back what was changed. Forwarding stays on when the host
+// has come to filter what it forwards, as Docker does: then somebody needs it.
 func restoreSysctls(values map[string]string) error {
 	var errs []error
 	now := readSysctls()
 	for _, name := range sysctls {
-		if old, ok := values[name]; ok && now[name] != "" && now[name] != old {
-			errs = append(errs, os.WriteFile(filepath.Join("/proc/sys", name), []byte(old), 0o644))
+		old, ok := values[name]
+		if !ok || now[name] == "" || now[name] == old {
+			continue
 		}
+		if name == "net/ipv4/ip_forward" {
+			if rules, err := command("iptables-save", "-t", "filter"); err != nil || strings.Contains(rules, "\n-A FORWARD ") {
+				continue
+			}
+		}
+		errs = append(errs, os.WriteFile(filepath.Join("/proc/sys", name), []byte(old), 0o644))
 	}
 	return errors.Join(errs...)
 }

@@ -124,6 +124,17 @@ func claimState(state string) error {
 	return fmt.Errorf("%s is not empty and was not made by this program; choose another folder with CLUSTER_DIR", state)
 }
 
+// afterRestart returns what of the state folder's record still counts when the
+// machine's is gone with /run: the files on disk, but no kernel settings.
+func afterRestart(own *record) *record {
+	if own == nil {
+		return nil
+	}
+	left := *own
+	left.Sysctl = nil
+	return &left
+}
+
 // absent returns those of the paths that do not exist.
 func absent(paths []string) []string {
 	var missing []string

@@ -100,7 +100,7 @@ func ruleLines(saved string) []string {
 
 // ourProcesses finds processes by their programs, not by the cgroups that down
 // goes by. It leaves out kubectl, which people use, and the control planes that
-// envtest runs from the same binaries.
+// other tests run from the same binaries.
 func ourProcesses(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -115,8 +115,13 @@ func ourProcesses(t *testing.T) []string {
 		}
 		content, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // as above
 		cmdline := strings.ReplaceAll(string(content), "\x00", " ")
-		ours := strings.Contains(exe, "/callgate/cluster-") || exe == "/pause" || exe == "/busybox"
-		if ours && !strings.Contains(cmdline, "kubectl") && !strings.Contains(cmdline, "k8s_test_framework") {
+		workdir, _ := os.Readlink(filepath.Join(dir, "cwd")) // as above
+		program := filepath.Base(strings.SplitN(cmdline, " ", 2)[0])
+		ours := exe == "/pause" || exe == "/busybox" || strings.Contains(exe, "/callgate/cluster-") && program != "kubectl"
+		if slices.Contains([]string{"etcd", "kube-apiserver", "kube-controller-manager"}, program) {
+			ours = strings.Contains(workdir, "TestCluster")
+		}
+		if ours {
 			found = append(found, fmt.Sprintf("%s %s %s", filepath.Base(dir), exe, cmdline))
 		}
 	}

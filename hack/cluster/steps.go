@@ -112,23 +112,20 @@ func cacheKey(dir string, steps []step) (string, error) {
 		if s.module == "" {
 			continue
 		}
-		root := filepath.Join(dir, s.module)
-		if s.module == "." { // this program's own sources do not change what it builds
-			root = filepath.Join(dir, strings.TrimPrefix(s.packages()[0], "./"))
+		folder := s.module
+		if folder == "." { // this program's own sources do not change what it builds
+			folder = strings.TrimPrefix(s.packages()[0], "./")
 		}
-		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		sources := os.DirFS(filepath.Join(dir, folder))
+		err := fs.WalkDir(sources, ".", func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
 			}
-			content, err := os.ReadFile(path)
+			content, err := fs.ReadFile(sources, path)
 			if err != nil {
 				return err
 			}
-			rel, err := filepath.Rel(dir, path)
-			if err != nil {
-				return err
-			}
-			_, _ = fmt.Fprintf(hash, "%s %d\n%s\n", rel, len(content), content)
+			_, _ = fmt.Fprintf(hash, "%s/%s %d\n%s\n", folder, path, len(content), content)
 			return nil
 		})
 		if err != nil {

@@ -128,7 +128,7 @@ func (u *upRun) fresh(l *layout, machine *record) error {
 		return err
 	}
 	if leftovers == nil {
-		leftovers = own
+		leftovers = afterRestart(own)
 	}
 	if machine != nil {
 		say("clearing away what the cluster of %s left when it stopped", machine.State)
