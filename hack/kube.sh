@@ -45,5 +45,5 @@ apply() {
 		*) fail "apply $1: $out" ;;
 		esac
 	done
-	echo "  $(wc -l <<<"$out") objects applied"
+	echo "  $(grep -c " serverside-applied\$" <<<"$out") objects applied"
 }
