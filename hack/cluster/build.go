@@ -52,6 +52,12 @@ func build(dir, bin string) error {
 	if len(missing) == 0 {
 		return nil
 	}
+	// What an interrupted build left; nobody else builds here now.
+	if stale, err := filepath.Glob(filepath.Join(filepath.Dir(bin), "build-*")); err == nil {
+		for _, folder := range stale {
+			_ = os.RemoveAll(folder) // costs disk space only
+		}
+	}
 	if len(missing) == len(steps) {
 		say("building a Kubernetes node from source into %s: about ten minutes on two cores the first time, never again for these versions", bin)
 	}

@@ -218,11 +218,10 @@ func TestCluster(t *testing.T) {
 	a.must("up")
 	a.must("load", image)
 	sleepers(a)
-	for _, p := range componentProcesses(t) { // shims, sandboxes and pods live on
-		if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
-			t.Fatal(err)
-		}
-	}
+	killComponents(t)
+	a.must("up")
+	a.pod("revived", "", "exit 0")
+	killComponents(t)
 	a.must("down")
 	sameAs(t, "down after kill -9 of the components", before, snapshot(t))
 
@@ -252,6 +251,23 @@ func TestCluster(t *testing.T) {
 	a.must("up")
 	a.must("down")
 	sameAs(t, "down at the end", before, snapshot(t))
+}
+
+// killComponents is kill -9 of the components; shims, sandboxes and pods live on.
+func killComponents(t *testing.T) {
+	t.Helper()
+	processes := componentProcesses(t)
+	for _, component := range components(layout{}) {
+		p, ok := processes[component.name]
+		if !ok {
+			t.Errorf("%s does not run", component.name)
+			continue
+		}
+		if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		waitGone(t, p.pid)
+	}
 }
 
 func waitGone(t *testing.T, pid int) {

@@ -190,7 +190,11 @@ func restoreSysctls(values map[string]string) error {
 // removeRules removes our chains and rules for IPv4 and IPv6 and our ipsets.
 func removeRules() error {
 	var errs []error
-	for _, family := range []string{"iptables", "ip6tables"} {
+	families := []string{"iptables"}
+	if exists("/proc/net/if_inet6") { // else this kernel has no IPv6
+		families = append(families, "ip6tables")
+	}
+	for _, family := range families {
 		if _, err := lookPath(family); err != nil {
 			continue // what is not installed has left no rules
 		}

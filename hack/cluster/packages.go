@@ -16,12 +16,14 @@ type debPackage struct {
 	program string
 	// pkgConfig is asked from pkg-config.
 	pkgConfig string
+	// file is looked for.
+	file string
 }
 
 // buildPackages are needed to compile runc.
 var buildPackages = []debPackage{
 	{name: "gcc", program: "gcc"},
-	{name: "libc6-dev", pkgConfig: ""},
+	{name: "libc6-dev", file: "/usr/include/stdlib.h"},
 	{name: "pkg-config", program: "pkg-config"},
 	{name: "libseccomp-dev", pkgConfig: "libseccomp"},
 }
@@ -49,8 +51,8 @@ func missingPackages(packages []debPackage) []string {
 			if exec.Command("pkg-config", "--exists", p.pkgConfig).Run() != nil {
 				missing = append(missing, p.name)
 			}
-		default: // only dpkg knows
-			if exec.Command("dpkg", "-s", p.name).Run() != nil {
+		case p.file != "":
+			if _, err := os.Stat(p.file); err != nil {
 				missing = append(missing, p.name)
 			}
 		}
