@@ -36,7 +36,7 @@ func (c *confirmer) get(ctx context.Context, namespace string) ([]v1alpha1.Tool,
 	if r == nil {
 		r = &read{done: make(chan struct{})}
 		c.waiting[namespace] = r
-		go c.run(namespace, r, c.reading[namespace])
+		go c.run(namespace, r, c.reading[namespace]) //nolint:gosec // the read is for all who wait, not for this caller's context
 	}
 	c.mu.Unlock()
 	select {

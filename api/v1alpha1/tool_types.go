@@ -139,7 +139,7 @@ type ToolSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
-	MaxConcurrentCalls *int32 `json:"maxConcurrentCalls,omitempty"`
+	MaxConcurrentCalls int32 `json:"maxConcurrentCalls,omitempty"`
 
 	// deduplicate makes identical arguments by the same caller one call. Not
 	// served by this version.
@@ -148,7 +148,7 @@ type ToolSpec struct {
 
 	// container is the program that runs, in an isolated container.
 	// +required
-	Container ToolContainer `json:"container"`
+	Container ToolContainer `json:"container,omitzero"`
 
 	// isolation says what the sandbox may reach. Default: nothing.
 	// +optional
@@ -295,11 +295,11 @@ type KeySelector struct {
 
 // ToolResources are the limits and requests of a tool's container.
 type ToolResources struct {
-	// limits, as in a pod.
+	// limits of the container, as in a pod.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	Limits corev1.ResourceList `json:"limits,omitempty"`
-	// requests, as in a pod.
+	// requests of the container, as in a pod.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	Requests corev1.ResourceList `json:"requests,omitempty"`
@@ -380,7 +380,7 @@ type ToolStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Ready.
+	// conditions of the Tool: Ready.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -92,7 +92,7 @@ type ToolReference struct {
 
 // Requester is the authenticated identity that created a call.
 type Requester struct {
-	// username, for a ServiceAccount system:serviceaccount:NAMESPACE:NAME.
+	// username of the identity, for a ServiceAccount system:serviceaccount:NAMESPACE:NAME.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -120,7 +120,7 @@ type ToolCallStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Succeeded, Complete, Reconciling, Stalled.
+	// conditions of the call: Succeeded, Complete, Reconciling, Stalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -151,7 +151,7 @@ type ToolPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: Ready.
+	// conditions of the policy: Ready.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -745,11 +745,6 @@ func (in *ToolSpec) DeepCopyInto(out *ToolSpec) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.MaxConcurrentCalls != nil {
-		in, out := &in.MaxConcurrentCalls, &out.MaxConcurrentCalls
-		*out = new(int32)
-		**out = **in
-	}
 	if in.Deduplicate != nil {
 		in, out := &in.Deduplicate, &out.Deduplicate
 		*out = new(Deduplicate)

@@ -147,6 +147,9 @@ func succeeded(t *testing.T, call *v1alpha1.ToolCall) string {
 	if !*r.OK {
 		t.Fatalf("ended %s: %s", r.ErrorCode, r.Message)
 	}
+	if r.Data == nil {
+		return "null" // Go's JSON reads null into a pointer as nil
+	}
 	return string(r.Data.Raw)
 }
 

@@ -131,7 +131,7 @@ func readImages(path string) error {
 	if err != nil {
 		return fmt.Errorf("the images must be built first (make images): %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if name, ref, ok := strings.Cut(s.Text(), "="); ok {
 			images[name] = ref
