@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,10 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
 )
@@ -317,115 +313,4 @@ func TestCallWithoutSpec(t *testing.T) {
 			t.Errorf("want 422 with spec: Required value, got: %s", answer)
 		}
 	})
-}
-
-// Another policy that rewrites the requester after ours must not get through:
-// ours runs again, and the validating policy looks last.
-func TestLaterMutationCannotForge(t *testing.T) {
-	namespace := newNamespace(t)
-	alice := certificateUser(t, "alice", "team-a")
-	reinvoke := admissionregistrationv1.IfNeededReinvocationPolicy
-	policy := &admissionregistrationv1.MutatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "zz-rewriter"},
-		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
-			ReinvocationPolicy: reinvoke,
-			MatchConstraints: &admissionregistrationv1.MatchResources{
-				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}},
-				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-					RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-						Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
-						Rule: admissionregistrationv1.Rule{APIGroups: []string{"callgate.dev"}, APIVersions: []string{"*"},
-							Resources: []string{"toolcalls"}},
-					},
-				}},
-			},
-			Mutations: []admissionregistrationv1.Mutation{{
-				PatchType: admissionregistrationv1.PatchTypeJSONPatch,
-				JSONPatch: &admissionregistrationv1.JSONPatch{Expression: `[
-					JSONPatch{op: "add", path: "/spec/requester", value: Object.spec.requester{username: "rewritten", uid: "", groups: ["system:masters"]}},
-					JSONPatch{op: "add", path: "/metadata/labels", value: Object.metadata.labels{rewritten: "yes"}}]`},
-			}},
-		},
-	}
-	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "zz-rewriter"},
-		Spec:       admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "zz-rewriter"},
-	}
-	for _, object := range []client.Object{policy, binding} {
-		if err := adminClient.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := adminClient.Delete(context.Background(), object); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	body := fromYAML(t, manifest("x", "")).json(t)
-	var got answer
-	if err := poll(t.Context(), "zz-rewriter in force", func() (bool, string) {
-		got = alice.do(t, http.MethodPost, callsPath(namespace)+"?dryRun=All", jsonType, body)
-		return strings.Contains(string(got.body), "rewritten") || got.code == http.StatusForbidden, got.String()
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if got.ok() {
-		wantRequester(t, got.object(), requester("", "alice", "team-a", "system:authenticated"))
-	} else if !strings.Contains(got.message(), "spec.requester is not who sent this request") {
-		t.Errorf("refused without saying why: %s", got)
-	}
-	t.Logf("with a second mutating policy: %d %s", got.code, got.message())
-}
-
-// With the stamp gone, nothing but the truth is accepted, and the message says
-// what to repair.
-func TestWithoutStamp(t *testing.T) {
-	namespace := newNamespace(t)
-	alice := certificateUser(t, "alice", "team-a")
-	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "callgate-stamp"},
-		Spec:       admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "callgate-stamp"},
-	}
-	if err := adminClient.Delete(t.Context(), binding.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := adminClient.Create(context.Background(), binding); err != nil {
-			t.Error(err)
-		}
-		if err := waitForStamping(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	const want = "spec.requester is not who sent this request"
-	create := func(spec string) answer {
-		return alice.do(t, http.MethodPost, callsPath(namespace)+"?dryRun=All", jsonType, fromYAML(t, manifest("x", spec)).json(t))
-	}
-	if err := poll(t.Context(), "the end of stamping", func() (bool, string) {
-		got := create("")
-		return got.code == http.StatusForbidden && strings.Contains(got.message(), want), got.String()
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		name, spec string
-		accepted   bool
-	}{
-		{"forged", forged, false},
-		{"other name", `, requester: {username: bob, uid: "", groups: [team-a, "system:authenticated"]}`, false},
-		{"one group more", `, requester: {username: alice, uid: "", groups: [team-a, "system:authenticated", admins]}`, false},
-		{"one group less", `, requester: {username: alice, uid: "", groups: ["system:authenticated"]}`, false},
-		{"no groups", `, requester: {username: alice}`, false},
-		{"another uid", `, requester: {username: alice, uid: "7", groups: [team-a, "system:authenticated"]}`, false},
-		{"the truth", `, requester: {username: alice, groups: [team-a, "system:authenticated"]}`, true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			switch got := create(tc.spec); {
-			case tc.accepted && !got.ok():
-				t.Errorf("refused: %s", got)
-			case !tc.accepted && (got.code != http.StatusForbidden || !strings.Contains(got.message(), want)):
-				t.Errorf("want 403 with %q: %s", want, got)
-			}
-		})
-	}
 }
