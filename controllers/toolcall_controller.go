@@ -58,7 +58,7 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	if complete(call) {
 		r.dispatcher.Forget(req.NamespacedName, "")
-		return ctrl.Result{}, nil
+		return ignoreConflict(r.observe(ctx, call))
 	}
 	r.dispatcher.Forget(req.NamespacedName, call.UID)
 

@@ -61,6 +61,21 @@ func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall,
 	return v.After, nil
 }
 
+// observe says on a finished call that its last change was seen: a cancel that
+// came too late changes the generation, and whoever waits for Complete compares
+// the two.
+func (r *ToolCallReconciler) observe(ctx context.Context, call *v1alpha1.ToolCall) error {
+	if call.Status.ObservedGeneration == call.Generation {
+		return nil
+	}
+	updated := call.DeepCopy()
+	updated.Status.ObservedGeneration = call.Generation
+	for i := range updated.Status.Conditions {
+		updated.Status.Conditions[i].ObservedGeneration = call.Generation
+	}
+	return r.Status().Update(ctx, updated)
+}
+
 func bound(call *v1alpha1.ToolCall, v *gate.Verdict) {
 	if v.Result.Data == nil {
 		return

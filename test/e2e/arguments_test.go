@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
 	"callgate.dev/callgate/api/v1alpha1"
 )
 
@@ -47,7 +50,7 @@ func TestArgumentsRefused(t *testing.T) {
 		{"the schema's word, with the pointer", `{"v":true}`, []string{"/v", "boolean"}},
 		{"C064: past int64", `{"v":9223372036854775808}`, []string{"/v", "string"}},
 		{"C065: written as a float", `{"v":1e30}`, []string{"/v", "string"}},
-		{"nested 10,000 deep", `{"v":` + strings.Repeat("[", 10000) + strings.Repeat("]", 10000) + `}`, []string{"512"}},
+		{"nested 1,000 deep", `{"v":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `}`, []string{"512"}},
 		{"300 KiB", `{"v":"` + strings.Repeat("a", 300<<10) + `"}`, []string{"262144"}},
 		{"a NUL cannot be in argv", `{"v":"a\u0000b"}`, []string{"NUL"}},
 		{"C077: a value that would be an option", `{"v":"--output=/etc/x"}`, []string{"-"}},
@@ -58,6 +61,32 @@ func TestArgumentsRefused(t *testing.T) {
 			t.Errorf("%s: a sandbox was used", tc.reason)
 		}
 	}
+}
+
+// What is nested deeper than a JSON library follows is refused by the API
+// server itself, or ends like any other; nothing crashes.
+func TestArgumentsNestedTenThousandDeep(t *testing.T) {
+	ctx := start(t)
+	tool := shell(ctx, t, "deep-args", "cat")
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := fmt.Sprintf(`{"apiVersion":"callgate.dev/v1alpha1","kind":"ToolCall","metadata":{"name":"deep-args","namespace":%q},
+		"spec":{"toolRef":{"name":%q,"namespace":%q},"args":{"v":%s%s}}}`,
+		agentsNS, tool.Name, tool.Namespace, strings.Repeat("[", 10000), strings.Repeat("]", 10000))
+	err = clientset.RESTClient().Post().AbsPath("/apis/callgate.dev/v1alpha1/namespaces/"+agentsNS+"/toolcalls").
+		Body([]byte(body)).SetHeader("Content-Type", "application/json").Do(ctx).Error()
+	if err != nil {
+		t.Logf("refused when created: %.200s", err)
+		if !strings.Contains(err.Error(), "depth") {
+			t.Errorf("the API server's refusal does not name the depth: %v", err)
+		}
+		return
+	}
+	call := &v1alpha1.ToolCall{ObjectMeta: metav1.ObjectMeta{Namespace: agentsNS, Name: "deep-args"}}
+	// The admin made it, whom no policy allows: what counts is that it ends.
+	failed(t, finish(ctx, t, call), v1alpha1.ErrorToolNotAllowed, false)
 }
 
 // Names of arguments are no names of variables, and the environment holds

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,9 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/wire"
 )
 
 // succeededReason is the one word that kubectl get shows.
@@ -164,6 +167,7 @@ func TestControllerKilledWhileToolRuns(t *testing.T) {
 	tool := shell(ctx, t, "survives", `sleep 6; printf '"%s"' "$(head -c 24 /dev/urandom | base64)"`, timeout(60))
 	call := propose(ctx, t, tool, `{"keep":"this"}`)
 	waitReason(ctx, t, call, v1alpha1.ReasonRunning)
+	waitAccepted(ctx, t, call)
 	before := controllerPod(ctx, t)
 	killController(ctx, t, before)
 	if data := succeeded(t, finish(ctx, t, call)); len(unquote(t, data)) != 32 {
@@ -176,6 +180,31 @@ func TestControllerKilledWhileToolRuns(t *testing.T) {
 		t.Error("the controller was not killed")
 	}
 	waitGone(ctx, t, call)
+}
+
+// waitAccepted waits until the runner says that it has the call: the status
+// says Running a moment before.
+func waitAccepted(ctx context.Context, t *testing.T, call *v1alpha1.ToolCall) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	clientset, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := call.Status.Attempts[0]
+	stream, err := clientset.CoreV1().Pods(a.Namespace).GetLogs(a.Pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	var transcript wire.Transcript
+	go func() { _, _ = io.Copy(&transcript, stream) }()
+	select {
+	case <-transcript.AcceptedSeen():
+	case <-ctx.Done():
+		t.Fatalf("no accepted call in the log of %s within %s", a.Pod, patience)
+	}
 }
 
 func restarts(p *corev1.Pod) int32 { return p.Status.ContainerStatuses[0].RestartCount }
@@ -261,5 +290,19 @@ func TestArgumentsAreNowhereElse(t *testing.T) {
 	}
 	if got := metav1.GetControllerOf(&pods.Items[0]); got == nil || got.UID != jobs.Items[0].UID {
 		t.Errorf("the pod is not the Job's: %v", got)
+	}
+}
+
+// A cancel that comes too late changes nothing, and kubectl wait still returns.
+func TestCancelFinished(t *testing.T) {
+	ctx := start(t)
+	call := callOf(ctx, t, shell(ctx, t, "too-late", "echo 1"), "")
+	cancelCall(ctx, t, call)
+	waitFor(ctx, t, call, &v1alpha1.ToolCallList{}, func(c *v1alpha1.ToolCall) bool {
+		complete := apimeta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionComplete)
+		return c.Generation == 2 && c.Status.ObservedGeneration == 2 && complete != nil && complete.ObservedGeneration == 2
+	}, func(c *v1alpha1.ToolCall) string { return fmt.Sprintf("%+v", c.Status) })
+	if got := succeeded(t, call); got != "1" {
+		t.Errorf("the result became %s", got)
 	}
 }
