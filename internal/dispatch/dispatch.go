@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -21,18 +22,33 @@ import (
 	"callgate.dev/callgate/internal/wire"
 )
 
-// Waits of a session. Each one is named in the error that ends it.
-const (
-	// acceptTimeout is how long a runner may take to accept a call, from the
-	// start of the attach.
-	acceptTimeout = 10 * time.Second
+// waits of a session. Each one is named in the error that ends it.
+type waits struct {
+	// accept is how long a runner may take to accept a call, from the start of
+	// the attach.
+	accept time.Duration
+	// open is how long the API server may take to begin a log.
+	open time.Duration
 	// catchUp is how long a followed log may take to show that a call was
 	// accepted. The log holds that line before the runner starts the tool.
-	catchUp = 3 * time.Second
-	// endTimeout is how long a stream may take to close after its result.
-	endTimeout = 2 * time.Second
+	catchUp time.Duration
+	// end is how long a stream may take to close after its result.
+	end time.Duration
 	// slack is what a session may last beyond the tool's own time limit.
-	slack = 30 * time.Second
+	slack time.Duration
+}
+
+var defaultWaits = waits{accept: 10 * time.Second, open: 10 * time.Second, catchUp: 3 * time.Second, end: 2 * time.Second, slack: 30 * time.Second}
+
+var (
+	// ErrNotAccepted is wrapped by [Snapshot.Err] if the log was followed for
+	// long enough to show an accepted call, and showed none.
+	ErrNotAccepted = errors.New("the sandbox's log shows no accepted call")
+	// ErrNoResult is wrapped by [Snapshot.Err] if the stream came to its own end,
+	// and there was no result in it.
+	ErrNoResult = errors.New("the sandbox's stream ended without a result")
+
+	errStreamEnded = errors.New("the attach stream ended")
 )
 
 // Target is the one pod that may get a call.
@@ -56,7 +72,8 @@ type Snapshot struct {
 	Err error
 	// FromLog: the stream was the container's log, from its beginning.
 	FromLog bool
-	// Reads counts the log streams that were opened for this call.
+	// Reads counts the reads of the log that began when the container had ended
+	// and reached the API server, this one included.
 	Reads int
 	// EndTime is when the stream ended, zero before.
 	EndTime time.Time
@@ -68,6 +85,7 @@ type Dispatcher struct {
 	config *rest.Config
 	client kubernetes.Interface
 	notify func(types.NamespacedName)
+	waits  waits
 
 	mu       sync.Mutex
 	sessions map[types.UID]*session
@@ -78,6 +96,7 @@ type session struct {
 	cancel     context.CancelFunc
 	transcript wire.Transcript
 	fromLog    bool
+	ended      bool // it began when the container had ended
 
 	// guarded by Dispatcher.mu
 	accepted *wire.Accepted // seen by an earlier session of the same call
@@ -89,7 +108,7 @@ type session struct {
 // New returns a Dispatcher that calls notify, never blocking for long, when a
 // session has ended.
 func New(config *rest.Config, client kubernetes.Interface, notify func(types.NamespacedName)) *Dispatcher {
-	return &Dispatcher{config: config, client: client, notify: notify, sessions: map[types.UID]*session{}}
+	return &Dispatcher{config: config, client: client, notify: notify, waits: defaultWaits, sessions: map[types.UID]*session{}}
 }
 
 // Get returns what is known of the session of a call; false if this process
@@ -128,19 +147,23 @@ func (d *Dispatcher) Forget(call types.NamespacedName, keep types.UID) {
 // caller has written the target's pod UID into the call's status before. While
 // a session of the call is under way it does nothing.
 func (d *Dispatcher) Send(t Target, call wire.Call) {
-	d.start(t, false, func(ctx context.Context, s *session) error { return d.attach(ctx, t, call, &s.transcript) })
+	d.start(t, &session{}, func(ctx context.Context, s *session) error { return d.attach(ctx, t, call, &s.transcript) })
 }
 
 // Follow reads the log of the target from its beginning, in the background,
 // until a result, the end of the container, or the proof that no call was
-// accepted so far. While a session of the call is under way it does nothing.
-func (d *Dispatcher) Follow(t Target) {
-	d.start(t, true, func(ctx context.Context, s *session) error { return d.follow(ctx, t, &s.transcript) })
+// accepted so far. ended says that the container was seen to have ended, so
+// that the log is whole. While a session of the call is under way it does
+// nothing.
+func (d *Dispatcher) Follow(t Target, ended bool) {
+	s := &session{fromLog: true, ended: ended}
+	d.start(t, s, func(ctx context.Context, s *session) error { return d.follow(ctx, t, &s.transcript) })
 }
 
-func (d *Dispatcher) start(t Target, fromLog bool, run func(context.Context, *session) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), t.Timeout+slack)
-	s := &session{call: t.Call, cancel: cancel, fromLog: fromLog}
+func (d *Dispatcher) start(t Target, s *session, run func(context.Context, *session) error) {
+	limit := t.Timeout + d.waits.slack
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("it took longer than %s", limit))
+	s.call, s.cancel = t.Call, cancel
 	d.mu.Lock()
 	if old := d.sessions[t.CallUID]; old != nil {
 		if old.endTime.IsZero() {
@@ -153,7 +176,7 @@ func (d *Dispatcher) start(t Target, fromLog bool, run func(context.Context, *se
 			s.accepted = old.accepted
 		}
 	}
-	if fromLog {
+	if s.ended {
 		s.reads++
 	}
 	d.sessions[t.CallUID] = s
@@ -164,6 +187,9 @@ func (d *Dispatcher) start(t Target, fromLog bool, run func(context.Context, *se
 		err := run(ctx, s)
 		d.mu.Lock()
 		s.endTime, s.err = time.Now(), err
+		if s.ended && unreachable(err) {
+			s.reads--
+		}
 		d.mu.Unlock()
 		d.notify(t.Call)
 	}()
@@ -181,24 +207,24 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 	stdin, send := io.Pipe()
 	streamed := make(chan error, 1)
 	go func() {
-		err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: transcript})
+		err := executor.StreamWithContext(dialing{ctx, time.Now().Add(d.waits.accept + time.Second)}, remotecommand.StreamOptions{Stdin: stdin, Stdout: transcript})
 		// Unblocks the send below, should the stream never have read it.
-		stdin.CloseWithError(errors.Join(errors.New("the attach stream ended"), err))
+		_ = stdin.CloseWithError(errStreamEnded) // never fails
 		streamed <- err
 	}()
 	sent := make(chan error, 1)
 	go func() { sent <- wire.WriteCall(send, string(t.CallUID), t.Attempt, string(t.PodUID), call) }()
 
-	timer := time.NewTimer(acceptTimeout)
+	timer := time.NewTimer(d.waits.accept)
 	defer timer.Stop()
 	accepted := transcript.AcceptedSeen()
 	for {
 		select {
 		case err := <-sent:
-			if err != nil {
+			if err != nil && !errors.Is(err, errStreamEnded) {
 				return err
 			}
-			sent = nil
+			sent = nil // why the stream ended comes with its own end
 		case <-accepted:
 			accepted = nil
 			timer.Stop()
@@ -207,23 +233,40 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 			_ = send.Close()
 			select {
 			case <-streamed:
-			case <-time.After(endTimeout):
+			case <-time.After(d.waits.end):
 			}
 			return nil
 		case err := <-streamed:
-			return streamEnd(err, transcript)
+			return streamEnd(ctx, err, transcript)
 		case <-timer.C:
-			return fmt.Errorf("the sandbox did not accept the call within %s", acceptTimeout)
+			return fmt.Errorf("the sandbox did not accept the call within %s", d.waits.accept)
 		}
 	}
 }
 
+// dialing bounds the set-up of a WebSocket. The library sets the context's
+// deadline on the connection until the upgrade is answered, and does not see a
+// cancelled context before; with the session's deadline, a server that does
+// not answer would hold the connection as long as the tool may run.
+type dialing struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c dialing) Deadline() (time.Time, bool) { return c.deadline, true }
+
 func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Transcript) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	opening := time.AfterFunc(d.waits.open, func() { cancel(fmt.Errorf("it did not begin within %s", d.waits.open)) })
+	defer opening.Stop()
 	stream, err := d.client.CoreV1().Pods(t.Namespace).GetLogs(t.Pod, &corev1.PodLogOptions{Container: sandbox.Container, Follow: true}).Stream(ctx)
+	if err == nil && !opening.Stop() {
+		_ = stream.Close() // it was only read
+		err = context.Cause(ctx)
+	}
 	if err != nil {
-		return fmt.Errorf("read the sandbox's log: %w", err)
+		return fmt.Errorf("read the sandbox's log: %w", cause(ctx, err))
 	}
 	defer stream.Close() //nolint:errcheck // a stream that was only read
 	streamed := make(chan error, 1)
@@ -232,7 +275,7 @@ func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Tran
 		_, err := io.Copy(transcript, io.LimitReader(stream, 4*wire.MaxOutputBytes))
 		streamed <- err
 	}()
-	timer := time.NewTimer(catchUp)
+	timer := time.NewTimer(d.waits.catchUp)
 	defer timer.Stop()
 	accepted := transcript.AcceptedSeen()
 	for {
@@ -243,21 +286,36 @@ func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Tran
 		case <-transcript.ResultSeen():
 			return nil
 		case err := <-streamed:
-			return streamEnd(err, transcript)
+			return streamEnd(ctx, err, transcript)
 		case <-timer.C:
-			return fmt.Errorf("the sandbox's log shows no accepted call after %s", catchUp)
+			return fmt.Errorf("%w after %s", ErrNotAccepted, d.waits.catchUp)
 		}
 	}
 }
 
 // streamEnd is the error for a stream that ended by itself. The last bytes may
 // have held the result.
-func streamEnd(err error, transcript *wire.Transcript) error {
+func streamEnd(ctx context.Context, err error, transcript *wire.Transcript) error {
 	if transcript.Snapshot().Result != nil {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the sandbox's stream ended without a result: %w", err)
+		return fmt.Errorf("the sandbox's stream broke without a result: %w", cause(ctx, err))
 	}
-	return errors.New("the sandbox's stream ended without a result")
+	return ErrNoResult
+}
+
+// unreachable says whether nobody answered at all.
+func unreachable(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// cause is why ctx ended, if it did: the wait that was over instead of
+// "context deadline exceeded".
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil {
+		return c
+	}
+	return err
 }
