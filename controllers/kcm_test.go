@@ -14,7 +14,7 @@ import (
 // kcmControllers are the controllers of Kubernetes that a sandbox meets.
 var kcmControllers = []string{
 	"job-controller", "ttl-after-finished-controller", "garbage-collector-controller", "namespace-controller",
-	"serviceaccount-controller", "resourcequota-controller",
+	"serviceaccount-controller", "resourcequota-controller", "pod-garbage-collector-controller",
 }
 
 // startControllerManager starts the real Job controller. Should this process be

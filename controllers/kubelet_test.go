@@ -93,10 +93,14 @@ func startKubelet(cfg *rest.Config) (stop func(), err error) {
 
 // letGo ends a deleted pod, as a kubelet does: status first, then the object.
 func letGo(ctx context.Context, pod *corev1.Pod) {
-	if pod = pod.DeepCopy(); pod.Status.Phase == corev1.PodRunning {
-		pod.Status.Phase = corev1.PodFailed
+	pod = pod.DeepCopy()
+	ran := pod.Status.Phase == corev1.PodRunning
+	if ran {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: sandbox.Container, State: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}}}
+	}
+	if ran || pod.Status.Phase == corev1.PodPending {
+		pod.Status.Phase = corev1.PodFailed
 		_ = admin.Status().Update(ctx, pod) // the pod may be gone
 	}
 	_ = admin.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
@@ -262,3 +266,8 @@ func unschedulable(message string) corev1.PodStatus {
 	return corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}}
 }
+
+type (
+	toolCall   = wire.Call
+	toolResult = wire.Result
+)

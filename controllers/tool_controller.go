@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -98,7 +99,7 @@ func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, 
 		return problem{reason: v1alpha1.ReasonInvalidSchema, message: s.err.Error()}, nil
 	}
 	if err := template.Check(t.Spec.Container.Command, s.input.HasProperty); err != nil {
-		return problem{reason: v1alpha1.ReasonInvalidCommand, message: "spec.container." + err.Error()}, nil
+		return problem{reason: v1alpha1.ReasonInvalidCommand, message: "spec." + err.Error()}, nil
 	}
 	for _, step := range []func(context.Context, *v1alpha1.Tool) (problem, error){
 		r.checkFunctionName, r.checkNamespace, r.checkRuntimeClass, r.ensureNetworkPolicy, r.checkSandbox,
@@ -152,18 +153,18 @@ func (r *ToolReconciler) checkRuntimeClass(ctx context.Context, t *v1alpha1.Tool
 
 func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
 	want := sandbox.NetworkPolicy(t, r.Install)
-	have := &networkingv1.NetworkPolicy{}
+	have, found := &networkingv1.NetworkPolicy{}, true
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), have)
-	switch {
-	case apierrors.IsNotFound(err):
-		if err = r.Create(ctx, want); apierrors.IsAlreadyExists(err) {
-			return problem{}, fmt.Errorf("create NetworkPolicy %s: %w", want.Name, err)
+	if apierrors.IsNotFound(err) {
+		err = r.Create(ctx, want)
+		if found = apierrors.IsAlreadyExists(err); found {
+			// Somebody took our label off; the cache holds what has it.
+			err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(want), have)
 		}
-	case err != nil:
-		return problem{}, err
-	case !equality.Semantic.DeepEqual(have.Spec, want.Spec) || !equality.Semantic.DeepDerivative(want.Labels, have.Labels):
+	}
+	if err == nil && found && !sameNetworkPolicy(have, want) {
 		have = have.DeepCopy()
-		have.Spec, have.Labels = want.Spec, want.Labels
+		have.Spec, have.Labels, have.Annotations = want.Spec, want.Labels, want.Annotations
 		err = r.Update(ctx, have)
 	}
 	switch {
@@ -177,6 +178,13 @@ func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.To
 	return problem{}, nil
 }
 
+// sameNetworkPolicy compares what matters: the rules, and by what we find it.
+func sameNetworkPolicy(have, want *networkingv1.NetworkPolicy) bool {
+	return equality.Semantic.DeepEqual(have.Spec, want.Spec) &&
+		equality.Semantic.DeepDerivative(want.Labels, have.Labels) &&
+		equality.Semantic.DeepDerivative(want.Annotations, have.Annotations)
+}
+
 // checkSandbox lets the API server judge the Job that calls of this Tool would
 // get, as a dry run.
 func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
@@ -186,6 +194,8 @@ func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool) (pr
 	})
 	err := r.Create(ctx, job, client.DryRunAll)
 	switch {
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+		return problem{}, nil // time cures it; each call waits for it by itself
 	case apierrors.IsForbidden(err):
 		return r.notBound(t, err), nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
