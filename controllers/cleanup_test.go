@@ -1,0 +1,197 @@
+package controllers_test
+
+import (
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"callgate.dev/callgate/api/v1alpha1"
+)
+
+// Calls that are deleted right after they were created leave nothing.
+func TestDeletedCalls(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	allow(t, tools)
+	newTool(t, tools, "tool")
+	for i := range 30 {
+		call := newCall(t, tools, "tool")
+		if i%2 == 0 {
+			jobOf(t, call) // half of them have a sandbox by then
+		}
+		if err := agent.Delete(t.Context(), call); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// One more, which comes after them, tells that they were all looked at.
+	last := newCall(t, tools, "tool")
+	podOf(t, last)
+	waitForReason(t, last, v1alpha1.ReasonStarting)
+	eventually(t, "no other sandbox left", func() (bool, any) {
+		var jobs batchv1.JobList
+		var pods corev1.PodList
+		if err := admin.List(t.Context(), &jobs, client.InNamespace(tools)); err != nil {
+			return false, err
+		}
+		if err := admin.List(t.Context(), &pods, client.InNamespace(tools)); err != nil {
+			return false, err
+		}
+		return len(jobs.Items) == 1 && len(pods.Items) == 1, []any{jobs.Items, pods.Items}
+	})
+	if !get(t, jobKey(tools, last), &jobType{}) {
+		t.Error("the sandbox of a living call is gone")
+	}
+}
+
+func TestCallDeletedWhileRunning(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	allow(t, tools)
+	newTool(t, tools, "tool")
+	tool, _ := blocked(t)
+	call := newCall(t, tools, "tool")
+	pod := startPod(t, call, tool)
+	waitForSend(t, call)
+	remove(t, call.DeepCopy())
+	waitForNoSandbox(t, call)
+	if get(t, keyOf(pod), pod) {
+		t.Error("the pod is still there")
+	}
+}
+
+// A call that was deleted and created again under its name is another call.
+func TestCallCreatedAgain(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	allow(t, tools)
+	newTool(t, tools, "tool")
+	tool, _ := blocked(t)
+	named := func() *v1alpha1.ToolCall {
+		call := callObject(tools, "tool")
+		call.GenerateName, call.Name = "", "again-"+tools
+		return propose(t, agent, call)
+	}
+	first := named()
+	startPod(t, first, tool)
+	waitForSend(t, first)
+	remove(t, first.DeepCopy())
+	second := named()
+	startPod(t, second, prints(`"second"`, 0))
+	second = waitForEnd(t, second)
+	want{}.check(t, second)
+	if data := string(second.Status.Result.Data.Raw); data != `"second"` {
+		t.Errorf("data is %s: the answer of the call before", data)
+	}
+	waitForNoSandbox(t, first)
+	waitForNoSandbox(t, second)
+}
+
+// A Job that looks like a sandbox of a call that does not exist goes; one that
+// is not ours stays.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	job := func(name, installID string) *batchv1.Job {
+		o := &batchv1.Job{}
+		o.Namespace, o.Name = tools, name
+		o.Labels = map[string]string{v1alpha1.LabelInstall: installID, v1alpha1.LabelCallUID: "0000", v1alpha1.LabelAttempt: "1"}
+		o.Annotations = map[string]string{v1alpha1.AnnotationCall: agentsNamespace + "/gone"}
+		o.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+			Containers: []corev1.Container{{Name: "tool", Image: "registry.example/tool:1"}}}
+		create(t, o)
+		return o
+	}
+	other := job("other-install", "callgate-elsewhere")
+	orphan := job("callgate-0000-1", install)
+	eventually(t, "the orphan removed", func() (bool, any) { return !get(t, keyOf(orphan), orphan), orphan })
+	if !get(t, keyOf(other), other) || other.DeletionTimestamp != nil {
+		t.Error("the Job of another install was removed")
+	}
+}
+
+// A restart runs nothing again: neither what is finished nor what is under way.
+// It is not parallel, since it stops the controller of all.
+func TestRestart(t *testing.T) {
+	tools := openNamespace(t)
+	allow(t, tools)
+	newTool(t, tools, "tool")
+	const finished, withSandbox = 200, 20
+	var calls []*v1alpha1.ToolCall
+	for i := range finished {
+		if i < withSandbox {
+			calls = append(calls, newCall(t, tools, "tool"))
+		} else {
+			calls = append(calls, newCall(t, tools, "tool", withArgs(`{"n":"no number"}`)))
+		}
+	}
+	for i, call := range calls {
+		if i < withSandbox {
+			startPod(t, call, prints("1", 0))
+		}
+		waitForEnd(t, call)
+	}
+	for _, call := range calls[:withSandbox] {
+		waitForNoSandbox(t, call)
+	}
+	tool, release := blocked(t)
+	runningCall := newCall(t, tools, "tool")
+	startPod(t, runningCall, tool)
+	eventually(t, "the call taken by the runner", func() (bool, any) {
+		return attachedTo(waitForSend(t, runningCall)) == 1, nil
+	})
+	startingCall := newCall(t, tools, "tool")
+	startingJob := jobOf(t, startingCall)
+	waitForReason(t, startingCall, v1alpha1.ReasonStarting)
+
+	jobs := map[types.UID]bool{startingJob.UID: true, jobOf(t, runningCall).UID: true}
+	var before float64
+	restartController(t, func() { before = reconciles(t, "toolcall") })
+	eventually(t, "every call looked at", func() (bool, any) {
+		n := reconciles(t, "toolcall") - before
+		return n >= finished+2, n
+	})
+	var list batchv1.JobList
+	if err := admin.List(t.Context(), &list, client.InNamespace(tools)); err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range list.Items {
+		if !jobs[job.UID] {
+			t.Errorf("the restart made Job %s", job.Name)
+		}
+	}
+	// The answer of what ran comes from the log; what was starting goes on.
+	release()
+	runningCall = waitForEnd(t, runningCall)
+	want{}.check(t, runningCall)
+	if n := attachedTo(runningCall); n != 1 {
+		t.Errorf("%d attaches: the call was sent again", n)
+	}
+	startPod(t, startingCall, prints("1", 0))
+	want{}.check(t, waitForEnd(t, startingCall))
+}
+
+// reconciles counts the looks of a controller so far.
+func reconciles(t *testing.T, name string) (n float64) {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "controller" && l.GetValue() == name {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
+}
