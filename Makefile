@@ -86,6 +86,11 @@ envtest: ## The API, the admission policies and the reconcilers against a real A
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed
 	@hack/gotest.sh -v -count=1 -timeout 15m ./test/e2e/...
 
+.PHONY: docs-check
+docs-check: ## The demo's calls and the commands of README and docs, on the running cluster
+	@hack/demo.sh
+	@hack/docs-check.sh
+
 ##@ Cluster
 
 .PHONY: cluster-up

@@ -19,6 +19,7 @@ suites=(
 	"unit+fuzz|6|unit tests and a short run of every fuzz target|make unit"
 	"envtest|8|API, admission policies and reconcilers against a real API server and etcd|make envtest"
 	"e2e|10|Callgate on a real cluster|on_cluster make e2e"
+	"demo+docs|10|the demo's calls, and the commands of README and docs as they are written|on_cluster make docs-check"
 )
 
 first_build() {
