@@ -8,9 +8,9 @@
 package v1alpha1
 
 import (
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -205,7 +205,7 @@ func (in *Result) DeepCopyInto(out *Result) {
 	}
 	if in.Data != nil {
 		in, out := &in.Data, &out.Data
-		*out = new(v1.JSON)
+		*out = new(apiextensionsv1.JSON)
 		(*in).DeepCopyInto(*out)
 	}
 	if in.Retryable != nil {
@@ -347,7 +347,7 @@ func (in *ToolCallSpec) DeepCopyInto(out *ToolCallSpec) {
 	out.ToolRef = in.ToolRef
 	if in.Args != nil {
 		in, out := &in.Args, &out.Args
-		*out = new(v1.JSON)
+		*out = new(apiextensionsv1.JSON)
 		(*in).DeepCopyInto(*out)
 	}
 	if in.TTLSecondsAfterFinished != nil {
@@ -444,7 +444,7 @@ func (in *ToolContainer) DeepCopyInto(out *ToolContainer) {
 	in.Resources.DeepCopyInto(&out.Resources)
 	if in.ImagePullSecrets != nil {
 		in, out := &in.ImagePullSecrets, &out.ImagePullSecrets
-		*out = make([]corev1.LocalObjectReference, len(*in))
+		*out = make([]v1.LocalObjectReference, len(*in))
 		copy(*out, *in)
 	}
 }
@@ -677,14 +677,14 @@ func (in *ToolResources) DeepCopyInto(out *ToolResources) {
 	*out = *in
 	if in.Limits != nil {
 		in, out := &in.Limits, &out.Limits
-		*out = make(corev1.ResourceList, len(*in))
+		*out = make(v1.ResourceList, len(*in))
 		for key, val := range *in {
 			(*out)[key] = val.DeepCopy()
 		}
 	}
 	if in.Requests != nil {
 		in, out := &in.Requests, &out.Requests
-		*out = make(corev1.ResourceList, len(*in))
+		*out = make(v1.ResourceList, len(*in))
 		for key, val := range *in {
 			(*out)[key] = val.DeepCopy()
 		}
@@ -737,7 +737,7 @@ func (in *ToolSpec) DeepCopyInto(out *ToolSpec) {
 	in.InputSchema.DeepCopyInto(&out.InputSchema)
 	if in.OutputSchema != nil {
 		in, out := &in.OutputSchema, &out.OutputSchema
-		*out = new(v1.JSON)
+		*out = new(apiextensionsv1.JSON)
 		(*in).DeepCopyInto(*out)
 	}
 	if in.MaxRetries != nil {
