@@ -36,7 +36,7 @@ func startControllerManager(assets string, logs *os.File) (stop func(), err erro
 	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(filepath.Join(assets, "kube-controller-manager"), //nolint:gosec // the test's own binary
+	cmd := exec.Command(filepath.Join(assets, "kube-controller-manager"),
 		"--kubeconfig="+file,
 		"--controllers="+strings.Join(kcmControllers, ","),
 		"--secure-port=0",
@@ -47,8 +47,11 @@ func startControllerManager(assets string, logs *os.File) (stop func(), err erro
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start kube-controller-manager: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended is in its log
+		close(ended)
+	}()
 	return func() {
 		_ = cmd.Process.Signal(os.Interrupt) // it may have ended already
 		select {

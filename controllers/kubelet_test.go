@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,7 +18,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -49,7 +49,7 @@ type node struct {
 	mu   sync.Mutex
 	pods map[string]*container // by namespace/name
 	// broken says which call reached a pod that its status did not name.
-	broken []string
+	broken error
 }
 
 type container struct {
@@ -61,7 +61,7 @@ type container struct {
 
 var theNode = &node{pods: map[string]*container{}}
 
-func startKubelet(cfg *rest.Config) (stop func(), err error) {
+func startKubelet() (stop func(), err error) {
 	server := httptest.NewUnstartedServer(theNode)
 	server.TLS = &tls.Config{NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
@@ -73,7 +73,7 @@ func startKubelet(cfg *rest.Config) (stop func(), err error) {
 		return stop, err
 	}
 	object.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.IP.String()}}
-	object.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(address.Port) //nolint:gosec // a port
+	object.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(address.Port)
 	if err := admin.Status().Update(ctx, object); err != nil {
 		return stop, err
 	}
@@ -172,22 +172,20 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request, c *container) {
 }
 
 // checkRecorded looks whether the call's status named this pod when the first
-// byte of the call came.
+// byte of the call came. A call that was deleted meanwhile says nothing.
 func (n *node) checkRecorded(c *container, header wire.Header) {
 	var calls v1alpha1.ToolCallList
 	err := admin.List(context.Background(), &calls)
 	for i := range calls.Items {
-		call := &calls.Items[i]
-		if string(call.UID) != header.CallUID {
+		a := calls.Items[i].Status.Attempts
+		if string(calls.Items[i].UID) != header.CallUID || len(a) == 1 && a[0].PodUID == c.pod.UID {
 			continue
 		}
-		if a := call.Status.Attempts; len(a) == 1 && a[0].PodUID == c.pod.UID {
-			return
-		}
+		err = fmt.Errorf("call %s was sent to pod %s, and its attempts were %s", header.CallUID, c.pod.UID, show(a))
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.broken = append(n.broken, fmt.Sprintf("call %s was sent to pod %s before its status named it (%v)", header.CallUID, c.pod.UID, err))
+	n.broken = errors.Join(n.broken, err)
 }
 
 type logWriter struct {

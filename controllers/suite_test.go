@@ -119,7 +119,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer stopKCM()
-	stopKubelet, err := startKubelet(cfg)
+	stopKubelet, err := startKubelet()
 	if err != nil {
 		return 1, err
 	}
@@ -136,7 +136,10 @@ func run(m *testing.M) (code int, err error) {
 	if err := waitUntilCallsAreTaken(); err != nil {
 		return 1, err
 	}
-	return m.Run(), nil
+	code = m.Run()
+	theNode.mu.Lock()
+	defer theNode.mu.Unlock()
+	return code, theNode.broken
 }
 
 func setUp(cfg *rest.Config) (err error) {
@@ -201,7 +204,7 @@ func installConfig(ctx context.Context) error {
 
 // createAll creates the objects of a YAML file.
 func createAll(ctx context.Context, file string) error {
-	content, err := os.ReadFile(file) //nolint:gosec // a file of this repository
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}

@@ -144,6 +144,8 @@ func TestDuplicateFunctionName(t *testing.T) {
 		s.ToolRef = v1alpha1.ToolReference{Namespace: tools, FunctionName: "same"}
 	}
 	want{code: v1alpha1.ErrorToolUnavailable, message: []string{v1alpha1.ReasonDuplicateFunctionName}}.
+		check(t, waitForEnd(t, newCall(t, tools, "first")))
+	want{code: v1alpha1.ErrorToolUnavailable, message: []string{`"same"`}}.
 		check(t, waitForEnd(t, newCall(t, tools, "", byFunction)))
 	setSpec(t, second, named("other"))
 	waitForReady(t, first, metav1.ConditionTrue, v1alpha1.ReasonReady)

@@ -76,21 +76,6 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	return ctrl.Result{RequeueAfter: next}, err
 }
 
-// observeEnded acknowledges a change of a call that has its result, such as a
-// late cancel: by their generations, kstatus and kubectl wait would else take
-// the call for unfinished again.
-func (r *ToolCallReconciler) observeEnded(ctx context.Context, call *v1alpha1.ToolCall) (ctrl.Result, error) {
-	if call.Status.ObservedGeneration == call.Generation {
-		return ctrl.Result{}, nil
-	}
-	call = call.DeepCopy()
-	call.Status.ObservedGeneration = call.Generation
-	for i := range call.Status.Conditions {
-		call.Status.Conditions[i].ObservedGeneration = call.Generation
-	}
-	return ignoreConflict(r.Status().Update(ctx, call))
-}
-
 // openAttempt is the attempt that was sent and has no outcome yet.
 func openAttempt(call *v1alpha1.ToolCall) *v1alpha1.Attempt {
 	if n := len(call.Status.Attempts); n > 0 && call.Status.Attempts[n-1].Outcome == "" {
