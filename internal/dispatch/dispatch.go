@@ -29,6 +29,9 @@ type waits struct {
 	accept time.Duration
 	// open is how long the API server may take to begin a log.
 	open time.Duration
+	// whole is how long the log of an ended container may take: all of it is
+	// there, and it is small.
+	whole time.Duration
 	// catchUp is how long a followed log may take to show that a call was
 	// accepted. The log holds that line before the runner starts the tool.
 	catchUp time.Duration
@@ -38,7 +41,7 @@ type waits struct {
 	slack time.Duration
 }
 
-var defaultWaits = waits{accept: 10 * time.Second, open: 10 * time.Second, catchUp: 3 * time.Second, end: 2 * time.Second, slack: 30 * time.Second}
+var defaultWaits = waits{accept: 10 * time.Second, open: 10 * time.Second, whole: 15 * time.Second, catchUp: 3 * time.Second, end: 2 * time.Second, slack: 30 * time.Second}
 
 var (
 	// ErrNotAccepted is wrapped by [Snapshot.Err] if the log was followed for
@@ -162,6 +165,9 @@ func (d *Dispatcher) Follow(t Target, ended bool) {
 
 func (d *Dispatcher) start(t Target, s *session, run func(context.Context, *session) error) {
 	limit := t.Timeout + d.waits.slack
+	if s.ended {
+		limit = d.waits.whole
+	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("it took longer than %s", limit))
 	s.call, s.cancel = t.Call, cancel
 	d.mu.Lock()

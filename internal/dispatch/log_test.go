@@ -154,3 +154,17 @@ func TestAnUnreachableAPIServerIsNoRead(t *testing.T) {
 		}
 	}
 }
+
+func TestTheLogOfAnEndedContainerIsNotWaitedForLong(t *testing.T) {
+	d, notified := newDispatcher(t, &sandboxServer{log: func(w http.ResponseWriter, r *http.Request) {
+		check(t, wire.WriteAccepted(w, string(testUID), 1))
+		flush(w)
+		<-r.Context().Done()
+	}})
+	d.waits.whole = 200 * time.Millisecond
+	d.Follow(testTarget(), true)
+	snap := ended(t, d, notified)
+	if snap.Err == nil || !strings.Contains(snap.Err.Error(), "took longer than 200ms") || snap.Reads != 1 {
+		t.Errorf("error %v, %d reads", snap.Err, snap.Reads)
+	}
+}
