@@ -238,7 +238,7 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 			// The runner waits for this before it exits, so that nothing is cut off.
 			_ = send.Close()
 			select {
-			case <-streamed:
+			case <-streamed: //nolint:errcheck // with the result there it does not matter how the stream ended
 			case <-time.After(d.waits.end):
 			}
 			return nil
@@ -259,6 +259,7 @@ type dialing struct {
 	deadline time.Time
 }
 
+// Deadline of the set-up; the session's own stays that of Done and Err.
 func (c dialing) Deadline() (time.Time, bool) { return c.deadline, true }
 
 func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Transcript) error {
@@ -274,7 +275,7 @@ func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Tran
 	if err != nil {
 		return fmt.Errorf("read the sandbox's log: %w", cause(ctx, err))
 	}
-	defer stream.Close() //nolint:errcheck // a stream that was only read
+	defer stream.Close()
 	streamed := make(chan error, 1)
 	go func() {
 		// A sandbox prints at most MaxOutputBytes; the bound holds for any other log.

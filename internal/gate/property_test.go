@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -169,7 +170,7 @@ func TestVerdictsAreWholeAndKeepSecrets(t *testing.T) {
 func TestLongMessagesAreBounded(t *testing.T) {
 	s := starting()
 	s.State.Words = strings.Repeat("pulling ", 10000) + "\x00\xff"
-	if v := Start(s); len(v.Message) > maxBytes || strings.ContainsAny(v.Message, "\x00\xff") {
+	if v := Start(s); len(v.Message) > maxBytes || strings.ContainsRune(v.Message, 0) || !utf8.ValidString(v.Message) {
 		t.Errorf("a condition of %d bytes: the API server refuses more than 32 KiB, and the call would wait for ever", len(v.Message))
 	}
 }
