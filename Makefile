@@ -54,6 +54,10 @@ generate: ## Write the deepcopy functions of the API types
 manifests: ## Write the CRDs from the API types
 	hack/tool.sh controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
 
+.PHONY: chart
+chart: ## Write the Helm chart from config/
+	@cd hack/tools && go run ./chart ../../config ../../charts/callgate
+
 .PHONY: fmt
 fmt: ## Format the Go code
 	@git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l -w
@@ -81,6 +85,14 @@ envtest: ## The API, the admission policies and the reconcilers against a real A
 	@(cd hack/cluster && go run . build)
 	@assets="$$(cd hack/cluster && go run . assets)" && \
 		KUBEBUILDER_ASSETS="$$assets" hack/gotest.sh -v -count=1 -timeout 10m ./controllers/... ./test/api/...
+
+.PHONY: chart-test
+chart-test: ## Lint and render the Helm chart with Helm 3 and 4, and compare it with config/default
+	@hack/chart-test.sh
+
+.PHONY: chart-check
+chart-check: ## Install the Helm chart on the running cluster in place of what is there, run a call, put back what was there
+	@hack/chart-check.sh
 
 .PHONY: e2e
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed
