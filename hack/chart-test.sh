@@ -82,6 +82,7 @@ for helm in helm3 helm4; do
 
 	digest=sha256:$(printf '%064d' 7)
 	renders "a tag" 'image: "callgate.dev/controller:1.2"' --set controller.image.tag=1.2
+	renders "a tag of digits" 'image: "callgate.dev/controller:12"' --set controller.image.tag=12
 	renders "another registry" 'image: "registry.example:5000/callgate:dev"' --set controller.image.repository=registry.example:5000/callgate
 	renders "a digest wins over a tag" "image: \"callgate.dev/controller@$digest\"" --set controller.image.digest=$digest,controller.image.tag=1.2
 	renders "the runner's tag" '- "--runner-image=callgate.dev/runner:1.2"' --set runner.image.tag=1.2
