@@ -31,7 +31,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	if err != nil {
 		return 0, err
 	}
-	pod, err := r.podOf(ctx, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
+	pod, err := r.podOf(ctx, attempt.Namespace, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
 	if err == nil && pod == nil {
 		pod, err = r.podPastCache(ctx, attempt)
 	}
