@@ -17,7 +17,7 @@ func TestCheck(t *testing.T) {
 		{"zero means the default", "0", "0", ""},
 		{"negative", "-1", "64Mi", "spec.container.resources.limits.memory is -1"},
 		{"a sum that would overflow", "9223372036854775807", "64Mi", "not above 16Ti"},
-		{"a scratch that would overflow", "128Mi", "8Ei", "spec.isolation.scratchSizeLimit is 8Ei"},
+		{"a scratch that would overflow", "128Mi", "7Ei", "spec.isolation.scratchSizeLimit is 7Ei"},
 	} {
 		tool := &v1alpha1.Tool{}
 		tool.Spec.Container.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(tc.limit)}
