@@ -46,7 +46,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	verdict := gate.Run(running)
 	switch verdict.Act {
 	case gate.ActFollow:
-		r.dispatcher.Follow(target(call, attempt), running.State.Phase == sandbox.PhaseEnded)
+		r.dispatcher.Follow(target(call, attempt), running.State.Ended())
 	case gate.ActResend:
 		command, err := template.Expand(tool.Spec.Container.Command, gate.Args(call))
 		if err != nil {

@@ -29,6 +29,9 @@ type waits struct {
 	accept time.Duration
 	// open is how long the API server may take to begin a log.
 	open time.Duration
+	// whole is how long the log of an ended container may take: all of it is
+	// there, and it is small.
+	whole time.Duration
 	// catchUp is how long a followed log may take to show that a call was
 	// accepted. The log holds that line before the runner starts the tool.
 	catchUp time.Duration
@@ -38,7 +41,7 @@ type waits struct {
 	slack time.Duration
 }
 
-var defaultWaits = waits{accept: 10 * time.Second, open: 10 * time.Second, catchUp: 3 * time.Second, end: 2 * time.Second, slack: 30 * time.Second}
+var defaultWaits = waits{accept: 10 * time.Second, open: 10 * time.Second, whole: 15 * time.Second, catchUp: 3 * time.Second, end: 2 * time.Second, slack: 30 * time.Second}
 
 var (
 	// ErrNotAccepted is wrapped by [Snapshot.Err] if the log was followed for
@@ -162,6 +165,9 @@ func (d *Dispatcher) Follow(t Target, ended bool) {
 
 func (d *Dispatcher) start(t Target, s *session, run func(context.Context, *session) error) {
 	limit := t.Timeout + d.waits.slack
+	if s.ended {
+		limit = d.waits.whole
+	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("it took longer than %s", limit))
 	s.call, s.cancel = t.Call, cancel
 	d.mu.Lock()
@@ -232,7 +238,7 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 			// The runner waits for this before it exits, so that nothing is cut off.
 			_ = send.Close()
 			select {
-			case <-streamed:
+			case <-streamed: //nolint:errcheck // with the result there it does not matter how the stream ended
 			case <-time.After(d.waits.end):
 			}
 			return nil
@@ -253,6 +259,7 @@ type dialing struct {
 	deadline time.Time
 }
 
+// Deadline of the set-up; the session's own stays that of Done and Err.
 func (c dialing) Deadline() (time.Time, bool) { return c.deadline, true }
 
 func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Transcript) error {
@@ -268,7 +275,7 @@ func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Tran
 	if err != nil {
 		return fmt.Errorf("read the sandbox's log: %w", cause(ctx, err))
 	}
-	defer stream.Close() //nolint:errcheck // a stream that was only read
+	defer stream.Close()
 	streamed := make(chan error, 1)
 	go func() {
 		// A sandbox prints at most MaxOutputBytes; the bound holds for any other log.

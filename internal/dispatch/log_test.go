@@ -22,13 +22,13 @@ func TestLogEndings(t *testing.T) {
 		}
 		return b.Bytes()
 	}
-	readyFrame := func(w io.Writer) error { return wire.WriteReady(w) }
+	readyFrame := wire.WriteReady
 	acceptedFrame := func(w io.Writer) error { return wire.WriteAccepted(w, string(testUID), 1) }
 	resultFrame := func(w io.Writer) error {
 		return wire.WriteResult(w, string(testUID), 1, wire.Result{Stdout: bytes.Repeat([]byte("y"), 20<<10), StdoutBytes: 20 << 10})
 	}
 	hang := func(r *http.Request) { <-r.Context().Done() }
-	print := func(w http.ResponseWriter, p []byte) {
+	emit := func(w http.ResponseWriter, p []byte) {
 		_, _ = w.Write(p)
 		flush(w)
 	}
@@ -40,41 +40,41 @@ func TestLogEndings(t *testing.T) {
 		err                     string
 		is, isNot               error
 	}{
-		{reason: "a whole log", log: func(w http.ResponseWriter, _ *http.Request) { print(w, frames(readyFrame, acceptedFrame, resultFrame)) },
+		{reason: "a whole log", log: func(w http.ResponseWriter, _ *http.Request) { emit(w, frames(readyFrame, acceptedFrame, resultFrame)) },
 			ready: true, accepted: true, result: true},
 		{reason: "the result is there, the log stays open: what is known is enough",
 			log: func(w http.ResponseWriter, r *http.Request) {
-				print(w, frames(readyFrame, acceptedFrame, resultFrame))
+				emit(w, frames(readyFrame, acceptedFrame, resultFrame))
 				hang(r)
 			}, ready: true, accepted: true, result: true},
 		{reason: "the beginning was rotated away", log: func(w http.ResponseWriter, _ *http.Request) {
-			print(w, append([]byte("torn\"}\n"), frames(resultFrame)...))
+			emit(w, append([]byte("torn\"}\n"), frames(resultFrame)...))
 		}, accepted: true, result: true},
 		{reason: "the result comes long after accepted: a running tool is waited for",
 			log: func(w http.ResponseWriter, _ *http.Request) {
-				print(w, frames(readyFrame, acceptedFrame))
+				emit(w, frames(readyFrame, acceptedFrame))
 				time.Sleep(100 * time.Millisecond) // longer than catchUp
-				print(w, frames(resultFrame))
+				emit(w, frames(resultFrame))
 			}, waits: func(w *waits) { w.catchUp = 50 * time.Millisecond }, ready: true, accepted: true, result: true},
 		{reason: "only ready, and it was followed long enough: no call was accepted so far",
 			log: func(w http.ResponseWriter, r *http.Request) {
-				print(w, frames(readyFrame))
+				emit(w, frames(readyFrame))
 				hang(r)
 			}, waits: func(w *waits) { w.catchUp = 100 * time.Millisecond }, ready: true, err: "no accepted call after 100ms", is: ErrNotAccepted, isNot: ErrNoResult},
-		{reason: "only ready, then the end: a call may have been accepted since", log: func(w http.ResponseWriter, _ *http.Request) { print(w, frames(readyFrame)) },
+		{reason: "only ready, then the end: a call may have been accepted since", log: func(w http.ResponseWriter, _ *http.Request) { emit(w, frames(readyFrame)) },
 			ready: true, err: "ended without a result", is: ErrNoResult, isNot: ErrNotAccepted},
 		{reason: "an empty log", log: func(http.ResponseWriter, *http.Request) {}, err: "ended without a result", is: ErrNoResult, isNot: ErrNotAccepted},
 		{reason: "the kubelet's excuse instead of a log",
 			log: func(w http.ResponseWriter, _ *http.Request) {
-				print(w, []byte("unable to retrieve container logs for containerd://abc"))
+				emit(w, []byte("unable to retrieve container logs for containerd://abc"))
 			},
 			err: "ended without a result", is: ErrNoResult},
 		{reason: "half a result", log: func(w http.ResponseWriter, _ *http.Request) {
 			p := frames(readyFrame, acceptedFrame, resultFrame)
-			print(w, p[:len(p)-9])
+			emit(w, p[:len(p)-9])
 		}, ready: true, accepted: true, err: "ended without a result", is: ErrNoResult},
 		{reason: "it breaks in the middle", log: func(w http.ResponseWriter, _ *http.Request) {
-			print(w, frames(readyFrame, acceptedFrame))
+			emit(w, frames(readyFrame, acceptedFrame))
 			panic(http.ErrAbortHandler)
 		}, ready: true, accepted: true, err: "broke without a result", isNot: ErrNoResult},
 		{reason: "it cannot be read", log: func(w http.ResponseWriter, _ *http.Request) {
@@ -152,5 +152,19 @@ func TestAnUnreachableAPIServerIsNoRead(t *testing.T) {
 		if snap := ended(t, d, notified); snap.Reads != 0 || snap.Err == nil {
 			t.Errorf("%d reads, error %v: nobody was asked", snap.Reads, snap.Err)
 		}
+	}
+}
+
+func TestTheLogOfAnEndedContainerIsNotWaitedForLong(t *testing.T) {
+	d, notified := newDispatcher(t, &sandboxServer{log: func(w http.ResponseWriter, r *http.Request) {
+		check(t, wire.WriteAccepted(w, string(testUID), 1))
+		flush(w)
+		<-r.Context().Done()
+	}})
+	d.waits.whole = 200 * time.Millisecond
+	d.Follow(testTarget(), true)
+	snap := ended(t, d, notified)
+	if snap.Err == nil || !strings.Contains(snap.Err.Error(), "took longer than 200ms") || snap.Reads != 1 {
+		t.Errorf("error %v, %d reads", snap.Err, snap.Reads)
 	}
 }

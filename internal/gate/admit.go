@@ -69,7 +69,8 @@ type Admitted struct {
 // Admit decides whether a call may run. It reads in the order of the design's
 // picture: who asked, lookup, authorize, readiness, validate.
 func Admit(a Admission) Admitted {
-	var out Admitted
+	// What was judged before stands until it is judged anew.
+	out := Admitted{ArgsDigest: a.Call.Status.ArgsDigest, Decision: a.Call.Status.Decision}
 	for _, check := range []func(Admission, *Admitted) (Verdict, bool){
 		cancelled, requester, lookup, authorize, ready, validate,
 	} {
@@ -98,24 +99,19 @@ func requester(a Admission, out *Admitted) (Verdict, bool) {
 		// What has no digest is refused for its arguments, after the other checks.
 		digest = "none"
 	}
-	out.ArgsDigest = digest
-	if stored := a.Call.Status.ArgsDigest; stored != "" {
-		if stored != digest {
-			return end(v1alpha1.ErrorToolNotAllowed, false, "spec.args changed after the call was judged: create a new call"), true
-		}
-		return Verdict{}, false
+	judged := a.Call.Status.ArgsDigest
+	if judged != "" && judged != digest {
+		return end(v1alpha1.ErrorToolNotAllowed, false, "spec.args changed after the call was judged: create a new call"), true
 	}
-	out.ArgsDigest = ""
-	age := a.Now.Sub(a.Call.CreationTimestamp.Time)
-	if !a.Stamping.Proven {
-		if age > maxStampingWait {
+	if judged == "" && !a.Stamping.Proven {
+		if a.Now.Sub(a.Call.CreationTimestamp.Time) > maxStampingWait {
 			return end(v1alpha1.ErrorInternal, true, "for %s it could not be proven that the API server stamps spec.requester: %s",
 				maxStampingWait, a.Stamping.Message), true
 		}
 		return wait(ActNone, v1alpha1.ReasonPending, "waiting for proof that the API server stamps spec.requester: "+a.Stamping.Message, time.Second), true
 	}
 	out.ArgsDigest = digest
-	if a.Call.CreationTimestamp.Time.Before(a.Stamping.LastChange.Add(settle)) {
+	if judged == "" && a.Call.CreationTimestamp.Time.Before(a.Stamping.LastChange.Add(settle)) {
 		return end(v1alpha1.ErrorToolNotAllowed, false,
 			"created while stamping was not proven (less than %s after the last change of Callgate's admission policies): create it again", settle), true
 	}
@@ -134,6 +130,13 @@ func lookup(a Admission, out *Admitted) (Verdict, bool) {
 			refText(a.Call.Spec.ToolRef), ToolNamespace(a.Call)), true
 	}
 	out.Tool = &a.Tools[0]
+	for i := range a.Tools {
+		// Of two with one function name neither runs; which one is named must not
+		// depend on the order of a cache.
+		if a.Tools[i].Name < out.Tool.Name {
+			out.Tool = &a.Tools[i]
+		}
+	}
 	return Verdict{}, false
 }
 
@@ -170,6 +173,11 @@ func ready(a Admission, out *Admitted) (Verdict, bool) {
 	if t.DeletionTimestamp != nil {
 		return end(v1alpha1.ErrorToolNotFound, false, "Tool %s/%s is being deleted", t.Namespace, t.Name), true
 	}
+	if len(a.Tools) > 1 {
+		// Their conditions say so, too, but perhaps not yet.
+		return end(v1alpha1.ErrorToolUnavailable, false, "%d Tools in namespace %q have %s: name one of them with toolRef.name",
+			len(a.Tools), t.Namespace, refText(a.Call.Spec.ToolRef)), true
+	}
 	c := apimeta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionReady)
 	known := c != nil && c.ObservedGeneration == t.Generation && c.Status != metav1.ConditionUnknown
 	if known && c.Status == metav1.ConditionTrue {
@@ -178,13 +186,18 @@ func ready(a Admission, out *Admitted) (Verdict, bool) {
 	if known {
 		return end(v1alpha1.ErrorToolUnavailable, false, "Tool %s/%s is not Ready: %s: %s", t.Namespace, t.Name, c.Reason, c.Message), true
 	}
-	limit := time.Duration(sandbox.StartDeadlineSeconds(t)) * time.Second
-	left := a.Call.CreationTimestamp.Add(limit).Sub(a.Now)
+	return untilReady(a, t), true
+}
+
+// untilReady is the wait for a Tool of which it is not known whether it is Ready.
+func untilReady(a Admission, t *v1alpha1.Tool) Verdict {
+	limit := sandbox.StartDeadlineSeconds(t)
+	left := a.Call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(a.Now)
 	if left <= 0 {
 		return end(v1alpha1.ErrorToolUnavailable, true, "the controller did not say within startDeadlineSeconds (%d) whether Tool %s/%s is Ready",
-			sandbox.StartDeadlineSeconds(t), t.Namespace, t.Name), true
+			limit, t.Namespace, t.Name)
 	}
-	return wait(ActNone, v1alpha1.ReasonPending, fmt.Sprintf("waiting for Tool %s/%s to become Ready", t.Namespace, t.Name), left), true
+	return wait(ActNone, v1alpha1.ReasonPending, fmt.Sprintf("waiting for Tool %s/%s to become Ready", t.Namespace, t.Name), left)
 }
 
 func validate(a Admission, out *Admitted) (Verdict, bool) {
@@ -193,8 +206,9 @@ func validate(a Admission, out *Admitted) (Verdict, bool) {
 		return end(v1alpha1.ErrorInvalidArguments, false, "%s", withField(err)), true
 	}
 	if a.InputSchema == nil {
-		// A Ready Tool has a schema that compiles.
-		return wait(ActNone, v1alpha1.ReasonPending, "waiting for the Tool's schema", time.Second), true
+		// A Ready Tool has a schema that compiles; that it is Ready was said by
+		// another version of the controller, and this one will judge it.
+		return untilReady(a, out.Tool), true
 	}
 	if err := a.InputSchema.Validate(raw); err != nil {
 		return end(v1alpha1.ErrorInvalidArguments, false, "%s", withField(err)), true

@@ -49,7 +49,8 @@ type Verdict struct {
 	// Reason and Message of the Succeeded condition while the call is under
 	// way. They never hold arguments or output.
 	Reason, Message string
-	// After is when to look again although nothing changed; zero means never.
+	// After is when to look again although nothing changed. Zero means that the
+	// act itself goes on to the next look at once.
 	After time.Duration
 	// Result ends the call.
 	Result *v1alpha1.Result
@@ -61,7 +62,7 @@ type Verdict struct {
 func (v Verdict) Ended() bool { return v.Result != nil }
 
 func wait(act Act, reason, message string, after time.Duration) Verdict {
-	return Verdict{Act: act, Reason: reason, Message: message, After: max(after, time.Millisecond)}
+	return Verdict{Act: act, Reason: reason, Message: printable(message), After: max(after, time.Millisecond)}
 }
 
 func end(code v1alpha1.ErrorCode, retryable bool, format string, args ...any) Verdict {
@@ -79,12 +80,17 @@ func Failure(code v1alpha1.ErrorCode, retryable bool, message string) *v1alpha1.
 	return &v1alpha1.Result{
 		OK:        ptr.To(false),
 		ErrorCode: code,
-		Message:   jsonvalue.Cut(jsonvalue.Printable(message), maxMessage),
+		Message:   printable(message),
 		Retryable: ptr.To(retryable),
 	}
 }
 
+// maxMessage bounds every message, in bytes: a condition's may have 32 KiB.
 const maxMessage = 4096
+
+func printable(message string) string {
+	return jsonvalue.Cut(jsonvalue.Printable(message), maxMessage)
+}
 
 func fromEnvelope(e result.Envelope) *v1alpha1.Result {
 	if !e.OK {
@@ -113,7 +119,7 @@ func deadline(call *v1alpha1.ToolCall) time.Time {
 // it is over, the call never starts and ends with the code of its wait.
 func withDeadline(v Verdict, call *v1alpha1.ToolCall, now time.Time) Verdict {
 	d := deadline(call)
-	if d.IsZero() || v.Ended() {
+	if d.IsZero() || v.Ended() || v.Act == ActConfirm {
 		return v
 	}
 	left := d.Sub(now)

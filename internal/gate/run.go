@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -8,17 +9,25 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/dispatch"
+	"callgate.dev/callgate/internal/jsonvalue"
 	"callgate.dev/callgate/internal/result"
 	"callgate.dev/callgate/internal/sandbox"
 )
 
 const (
-	// maxReads bounds how often the log of an ended sandbox is read.
-	maxReads = 5
+	// maxReads bounds how often the log of an ended sandbox is read, as long as
+	// it cannot be read to its end: a kubelet may be starting again.
+	maxReads = 10
 	// readPause is the pause between two looks at a log.
 	readPause = time.Second
 	// stopPause is the time between two looks at a pod that is being deleted.
 	stopPause = time.Second
+	// stopSoon is how far off the end of a deleted pod may be without asking for
+	// a sooner one.
+	stopSoon = 5 * time.Second
+	// stopLimit is how long a pod may outlive its deletion, until its node is
+	// taken for lost.
+	stopLimit = 30 * time.Second
 )
 
 // Running is everything that the decision about a call with an attempt in its
@@ -41,22 +50,32 @@ type Running struct {
 
 // Run decides about a call that was sent, or was about to be.
 func Run(r Running) Verdict {
-	if s := r.Session; s != nil && s.Result != nil && accepted(r) {
+	s := r.Session
+	switch {
+	case s != nil && s.Result != nil && accepted(r):
 		return Verdict{Result: fromEnvelope(result.Normalize(r.Output, *s.Result)), Outcome: v1alpha1.OutcomeReported}
-	}
-	if r.Pod == nil {
+	case s != nil && s.Accepted != nil && !accepted(r):
+		// A sandbox serves one call, ever, and the frame proves which.
+		return neverStarted(r, "its sandbox had taken another call")
+	case r.Pod == nil && s != nil && !s.Done && !overdue(r):
+		// The pod's last words may be on their way.
+		return wait(ActNone, v1alpha1.ReasonRunning, "its sandbox is gone", untilOverdue(r))
+	case r.Pod == nil:
 		return lost(r, "its sandbox is gone")
-	}
-	switch r.State.Phase {
-	case sandbox.PhaseNeverStarted:
-		if r.Call.Spec.Cancel {
-			return end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel before the tool was started").outcome(v1alpha1.OutcomeNeverStarted)
-		}
-		return end(v1alpha1.ErrorToolUnavailable, true, "the tool was not started: %s", r.State.Words).outcome(v1alpha1.OutcomeNeverStarted)
-	case sandbox.PhaseEnded:
+	case r.State.Phase == sandbox.PhaseNeverStarted && !accepted(r):
+		return neverStarted(r, r.State.Words)
+	case r.State.Ended():
 		return ended(r)
 	}
 	return running(r)
+}
+
+func neverStarted(r Running, words string) Verdict {
+	v := end(v1alpha1.ErrorToolUnavailable, !r.State.Permanent, "the tool was not started: %s", words)
+	if r.Call.Spec.Cancel {
+		v = end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel before the tool was started")
+	}
+	return v.outcome(v1alpha1.OutcomeNeverStarted)
 }
 
 // accepted says whether the session speaks of this attempt of this call.
@@ -70,47 +89,75 @@ func watchdog(a *v1alpha1.Attempt) time.Time {
 	return a.SendTime.Add(time.Duration(a.TimeoutSeconds+sandbox.GraceSeconds) * time.Second)
 }
 
+func overdue(r Running) bool { return r.Now.After(watchdog(r.Attempt)) }
+
+func untilOverdue(r Running) time.Duration {
+	return watchdog(r.Attempt).Sub(r.Now) + time.Millisecond
+}
+
 func running(r Running) Verdict {
-	overdue := r.Now.After(watchdog(r.Attempt))
-	if r.Call.Spec.Cancel || overdue {
-		if r.Pod.DeletionTimestamp != nil {
-			return wait(ActNone, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
-		}
-		return wait(ActStop, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
+	if r.Call.Spec.Cancel || overdue(r) {
+		return stop(r)
 	}
-	left := watchdog(r.Attempt).Sub(r.Now) + time.Millisecond
 	s := r.Session
 	switch {
-	case s == nil:
-		return wait(ActFollow, v1alpha1.ReasonRunning, "", left)
-	case !s.Done:
-		return wait(ActNone, v1alpha1.ReasonRunning, "", left)
-	case s.FromLog && s.Ready && s.Accepted == nil && r.CanResend:
+	case s != nil && !s.Done:
+		return wait(ActNone, v1alpha1.ReasonRunning, "", untilOverdue(r))
+	case s != nil && s.Ready && s.Accepted == nil && errors.Is(s.Err, dispatch.ErrNotAccepted) && r.CanResend && sameArgs(r.Call):
 		// The log is there from its first line and shows that no call was
 		// accepted: it may be sent again, to this pod only.
-		return wait(ActResend, v1alpha1.ReasonRunning, "", left)
+		return wait(ActResend, v1alpha1.ReasonRunning, "", untilOverdue(r))
 	}
-	if pause := readPause - r.Now.Sub(s.EndTime); s.FromLog && pause > 0 {
+	if pause := untilRead(r); pause > 0 {
 		return wait(ActNone, v1alpha1.ReasonRunning, "", pause)
 	}
-	return wait(ActFollow, v1alpha1.ReasonRunning, "", left)
+	return wait(ActFollow, v1alpha1.ReasonRunning, "", untilOverdue(r))
+}
+
+// sameArgs says whether the arguments are those that were judged.
+func sameArgs(call *v1alpha1.ToolCall) bool {
+	digest, err := jsonvalue.CanonicalDigest(Args(call))
+	return err == nil && digest == call.Status.ArgsDigest
+}
+
+// stop ends a sandbox that may still work.
+func stop(r Running) Verdict {
+	d := r.Pod.DeletionTimestamp // the end of its grace period
+	switch {
+	case d == nil || d.After(r.Now.Add(stopSoon)):
+		return wait(ActStop, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
+	case r.Now.Sub(d.Time) > stopLimit:
+		return lost(r, fmt.Sprintf("node %s did not end its sandbox within %s", r.Pod.Spec.NodeName, stopLimit))
+	}
+	return wait(ActNone, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
+}
+
+// untilRead is what is left of the pause after the last read of the log.
+func untilRead(r Running) time.Duration {
+	if s := r.Session; s != nil && s.FromLog {
+		return readPause - r.Now.Sub(s.EndTime)
+	}
+	return 0
 }
 
 // ended decides about a sandbox whose container has ended, and whose result,
 // if it printed one, did not come through the session.
 func ended(r Running) Verdict {
 	s := r.Session
-	if s == nil || s.Done && !s.FromLog {
-		return wait(ActFollow, v1alpha1.ReasonRunning, "", readPause)
-	}
-	if !s.Done {
+	if s != nil && !s.Done {
 		return wait(ActNone, v1alpha1.ReasonRunning, "", readPause)
 	}
-	if s.Reads < maxReads && s.Err != nil && !s.Ready {
-		// Not even the first line could be read: a missing log proves nothing.
-		return wait(ActFollow, v1alpha1.ReasonRunning, "", readPause)
+	if s != nil && s.Reads > 0 {
+		// Without its first line or its end a log proves nothing.
+		whole := s.Ready && errors.Is(s.Err, dispatch.ErrNoResult)
+		if whole || s.Reads >= maxReads {
+			return lost(r, r.State.Words)
+		}
 	}
-	return lost(r, r.State.Words)
+	if pause := untilRead(r); pause > 0 {
+		return wait(ActNone, v1alpha1.ReasonRunning, "", pause)
+	}
+	return wait(ActFollow, v1alpha1.ReasonRunning, "", readPause)
 }
 
 // lost ends a call whose answer will not come.
@@ -120,12 +167,15 @@ func lost(r Running, words string) Verdict {
 	switch {
 	case r.Call.Spec.Cancel:
 		return end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel %s", cancelWords(r)).outcome(v1alpha1.OutcomeFailed)
-	case r.Now.After(watchdog(r.Attempt)) && accepted(r):
-		return end(v1alpha1.ErrorToolTimeout, again, "the tool ran past its time limit of %ds and was ended with its sandbox; %s",
-			r.Attempt.TimeoutSeconds, mayHave).outcome(v1alpha1.OutcomeFailed)
 	case r.State.OutOfMemory:
 		return end(v1alpha1.ErrorToolFailed, false, "the sandbox ran out of memory: raise container.resources.limits.memory of the Tool, or ask for less").
 			outcome(v1alpha1.OutcomeFailed)
+	case overdue(r) && accepted(r):
+		return end(v1alpha1.ErrorToolTimeout, again, "the tool ran past its time limit of %ds and was ended with its sandbox; %s",
+			r.Attempt.TimeoutSeconds, mayHave).outcome(v1alpha1.OutcomeFailed)
+	}
+	if s := r.Session; s != nil && s.Err != nil {
+		words += "; " + s.Err.Error()
 	}
 	return end(v1alpha1.ErrorOutcomeUnknown, again, "the answer is lost: %s; %s", words, mayHave).outcome(v1alpha1.OutcomeUnknown)
 }

@@ -40,17 +40,25 @@ func start(s Starting) Verdict {
 	if !sandbox.IsOurs(s.Job, s.Want) {
 		return end(v1alpha1.ErrorToolUnavailable, true, "Job %s/%s exists and was not made by Callgate for this call: delete it", s.Job.Namespace, s.Job.Name)
 	}
-	if s.Job.DeletionTimestamp != nil {
+	limit := sandbox.StartDeadlineSeconds(s.Tool)
+	if d := s.Job.DeletionTimestamp; d != nil {
+		if s.Now.Sub(d.Time) > time.Duration(limit)*time.Second {
+			return end(v1alpha1.ErrorToolUnavailable, true, "Job %s/%s, an earlier sandbox of this call, was not gone within startDeadlineSeconds (%d) of its deletion: "+
+				"look at its finalizers and at its pod", s.Job.Namespace, s.Job.Name, limit)
+		}
 		return wait(ActNone, v1alpha1.ReasonStarting, "an earlier sandbox is being deleted", time.Second)
 	}
 	if !sandbox.SameTemplate(s.Job, s.Want) {
 		return wait(ActDeleteSandbox, v1alpha1.ReasonStarting, "the Tool changed; its sandbox is made again", time.Second)
 	}
-	limit := sandbox.StartDeadlineSeconds(s.Tool)
 	age := s.Now.Sub(s.Job.CreationTimestamp.Time)
 	left := time.Duration(limit)*time.Second - age
 	switch s.State.Phase {
 	case sandbox.PhaseRunning:
+		if s.State.Disrupted {
+			// The tool would be ended in the middle of its work.
+			return end(v1alpha1.ErrorToolUnavailable, true, "the sandbox is going away before it got the call: %s", s.State.Words)
+		}
 		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template.Spec); diff != "" {
 			return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox's pod was changed on its way: %s; an admission webhook may have done it", diff)
 		}

@@ -40,6 +40,9 @@ type State struct {
 	Disrupted bool
 }
 
+// Ended says whether the sandbox's container is over, so that it prints nothing more.
+func (s State) Ended() bool { return s.Phase == PhaseEnded || s.Phase == PhaseNeverStarted }
+
 // permanentReasons are the waiting reasons of a container that only a change
 // of the Tool or of the namespace can cure. CreateContainerError is none of
 // them: a node under load gives it for its own timeouts, too.
