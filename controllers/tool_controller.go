@@ -94,7 +94,7 @@ func userNamespaceWords(t *v1alpha1.Tool) string {
 
 // check returns the first reason why a Tool cannot be called.
 func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
-	s := r.schemas.get(t)
+	s := r.schemas.of(t)
 	if s.err != nil {
 		return problem{reason: v1alpha1.ReasonInvalidSchema, message: s.err.Error()}, nil
 	}
