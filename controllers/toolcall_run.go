@@ -32,6 +32,9 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 		return 0, err
 	}
 	pod, err := r.podOf(ctx, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
+	if err == nil && pod == nil {
+		pod, err = r.podPastCache(ctx, attempt)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -65,6 +68,17 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 		finish(&status.Attempts[len(status.Attempts)-1], verdict, pod, running.Session)
 	}
 	return r.write(ctx, call, status, verdict)
+}
+
+// podPastCache reads the pod of an attempt from the API server itself: that a
+// sandbox is gone costs its answer, and a cache that has just begun may be behind.
+func (r *ToolCallReconciler) podPastCache(ctx context.Context, a *v1alpha1.Attempt) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.Pod}, pod)
+	if err != nil || pod.UID != a.PodUID {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return pod, nil
 }
 
 // finish completes the attempt's record.

@@ -99,7 +99,7 @@ func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdi
 		// Ours and not in the cache yet, or somebody else's, which never will be.
 		s.Job = &batchv1.Job{}
 		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s.Want), s.Job); err != nil {
-			return gate.Verdict{}, nil, client.IgnoreNotFound(err)
+			return verdict, nil, client.IgnoreNotFound(err) // gone again: the next look makes it
 		}
 		verdict, err := r.lookAtSandbox(ctx, s)
 		if verdict.Act == gate.ActDispatch || verdict.Act == gate.ActDeleteSandbox {

@@ -50,7 +50,17 @@ type Schema struct {
 
 // Compile compiles a schema. The error is one line for the person who wrote it: the JSON pointer in the schema, the keyword
 // or construct, and what to do. Exceeding a bound is a *BoundError. Empty text is an error.
-func Compile(raw []byte) (s *Schema, err error) {
+func Compile(raw []byte) (*Schema, error) {
+	return compile(raw, options{draft: jsonschema.Draft2020, assertFormats: true})
+}
+
+// options are what the tests of the public suite need otherwise than the product.
+type options struct {
+	draft         *jsonschema.Draft // of a schema without $schema
+	assertFormats bool
+}
+
+func compile(raw []byte, opts options) (s *Schema, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s, err = nil, fmt.Errorf("the schema cannot be compiled: %s", jsonvalue.Cut(jsonvalue.Printable(fmt.Sprint(r)), 200))
@@ -85,7 +95,8 @@ func Compile(raw []byte) (s *Schema, err error) {
 
 	s = &Schema{doc: doc, properties: declaredProperties(doc), budget: &budget{}}
 	compiler := jsonschema.NewCompiler()
-	compiler.AssertFormat = true
+	compiler.Draft = opts.draft
+	compiler.AssertFormat = opts.assertFormats
 	compiler.LoadURL = func(url string) (io.ReadCloser, error) { return nil, &loadError{url} }
 	compiler.RegisterExtension("callgate", nil, extension{s.budget})
 	if err := compiler.AddResource(baseURL, bytes.NewReader(text)); err != nil {
