@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/dispatch"
 )
 
@@ -27,6 +28,8 @@ type Options struct {
 	Install string
 	// RunnerImage holds the runner; it is mounted into every sandbox.
 	RunnerImage string
+	// Audit gets a record of each decision and each end.
+	Audit *audit.Log
 }
 
 // CacheOptions keeps the cache to the objects of this install: other people's

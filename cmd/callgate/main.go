@@ -17,6 +17,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/controllers"
+	"callgate.dev/callgate/internal/audit"
 )
 
 func main() {
@@ -29,6 +30,7 @@ func main() {
 func run() error {
 	var o controllers.Options
 	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
+	auditLog := flag.String("audit-log", "", "file that audit records are appended to, one JSON line each; empty means standard output")
 	flag.Parse()
 	if o.RunnerImage == "" {
 		return errors.New("--runner-image must be set to the image that holds the runner")
@@ -36,7 +38,15 @@ func run() error {
 	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
 		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
 	}
-	ctrl.SetLogger(zap.New())
+	ctrl.SetLogger(zap.New()) // to standard error
+	records := os.Stdout
+	if *auditLog != "" {
+		var err error
+		if records, err = os.OpenFile(*auditLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+			return fmt.Errorf("open the file that --audit-log names: %w", err)
+		}
+	}
+	o.Audit = audit.NewLog(records)
 
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
