@@ -78,7 +78,7 @@ func Admit(a Admission) Admitted {
 		cancelled, requester, lookup, authorizeCaller, ready, validate, authorizeArguments,
 	} {
 		if v, stop := check(a, &out); stop {
-			out.Verdict = withDeadline(v, a.Call, a.Now)
+			out.Verdict, out.Command = withDeadline(v, a.Call, a.Now), nil
 			return out
 		}
 	}

@@ -16,6 +16,9 @@ import (
 // same bound.
 const maxMatched = 64
 
+// maxErrorBytes bounds what a refusal quotes of a rule's error.
+const maxErrorBytes = 300
+
 // Input is what a decision is about.
 type Input struct {
 	Tool      *v1alpha1.Tool
@@ -58,10 +61,11 @@ func Decide(in Input, policies []*Policy) Decision {
 		}
 		for i := range p.rules {
 			r := &p.rules[i]
+			m, err := r.on(in, seen)
 			if p.audit {
-				audited.add(r, r.on(in, seen))
+				audited.add(r, m, err)
 			} else {
-				enforced.add(r, r.on(in, seen))
+				enforced.add(r, m, err)
 			}
 		}
 	}
@@ -79,91 +83,122 @@ func Decide(in Input, policies []*Policy) Decision {
 type match int
 
 const (
-	no   match = iota
-	open       // decided only with the arguments
+	other match = iota // it speaks of other Tools
+	unmet              // its condition does not hold
+	open               // decided only with the arguments
 	yes
 )
 
-func (r *rule) on(in Input, seen map[string]any) match {
+// on judges a call by one rule. The error says why a rule that could not be
+// evaluated counts as it does.
+func (r *rule) on(in Input, seen map[string]any) (match, error) {
 	against := yes
 	if r.ref.Effect == v1alpha1.EffectAllow {
-		against = no
+		against = unmet
 	}
 	switch {
 	case r.broken != nil && r.selector == nil && r.tools.Selector != nil:
-		return against // whom it selects is not known
+		return against, r.broken // whom it selects is not known
 	case !r.selects(in.Tool):
-		return no
+		return other, nil
 	case r.broken != nil:
-		return against
+		return against, r.broken
 	case r.when == nil:
-		return yes
+		return yes, nil
 	case r.when.readsArgs && in.Args == nil:
-		return open
+		return open, nil
 	}
 	matches, err := r.when.eval(seen)
 	switch {
 	case err != nil:
-		return against
+		return against, err
 	case matches:
-		return yes
+		return yes, nil
 	}
-	return no
+	return unmet, nil
 }
 
-// tally collects what rules say, independent of their order.
+// tally collects what rules say, independent of their order: of several, the
+// first by name counts.
 type tally struct {
-	matched     []v1alpha1.RuleReference
-	allow, deny *v1alpha1.RuleReference
-	denyMessage string
-	openAllow   bool
+	matched                 []v1alpha1.RuleReference
+	allow, deny, unmetAllow said
+	openAllow               bool
 }
 
-func (t *tally) add(r *rule, m match) {
+// said is a rule, and why it could not be evaluated if so.
+type said struct {
+	rule *rule
+	err  error
+}
+
+func (t *tally) add(r *rule, m match, err error) {
+	allows := r.ref.Effect == v1alpha1.EffectAllow
 	switch {
-	case m == open:
-		t.openAllow = t.openAllow || r.ref.Effect == v1alpha1.EffectAllow
+	case m == yes && allows:
+		t.allow = first(t.allow, said{r, err})
 	case m == yes:
-		t.matched = append(t.matched, r.ref)
-		if r.ref.Effect == v1alpha1.EffectAllow {
-			t.allow = first(t.allow, &r.ref)
-			return
-		}
 		// Everything but Allow refuses: an effect that this version does not know
 		// must not be skipped.
-		if t.deny = first(t.deny, &r.ref); t.deny == &r.ref {
-			t.denyMessage = r.message
-		}
+		t.deny = first(t.deny, said{r, err})
+	case m == open && allows:
+		t.openAllow = true
+	case m == unmet && allows:
+		t.unmetAllow = first(t.unmetAllow, said{r, err})
+	}
+	if m == yes {
+		t.matched = append(t.matched, r.ref)
 	}
 }
 
 func (t *tally) merge(other *tally) {
-	t.allow = first(t.allow, other.allow)
-	if t.deny = first(t.deny, other.deny); t.deny == other.deny {
-		t.denyMessage = other.denyMessage
-	}
+	t.allow, t.deny, t.unmetAllow = first(t.allow, other.allow), first(t.deny, other.deny), first(t.unmetAllow, other.unmetAllow)
 	t.openAllow = t.openAllow || other.openAllow
 }
 
 func (t *tally) decide(in Input) Decision {
 	d := Decision{Matched: sorted(t.matched)}
-	switch tool := in.Tool; {
-	case t.deny != nil:
-		d.Decisive = t.deny
-		d.Message = fmt.Sprintf("%s, rule %q (%s) refuses calls of Tool %s/%s by %s",
-			kindAndName(t.deny.Policy), t.deny.Rule, t.deny.Effect, tool.Namespace, tool.Name, in.Requester.Username)
-		if t.denyMessage != "" {
-			d.Message += ": " + t.denyMessage
+	tool, who := in.Tool.Namespace+"/"+in.Tool.Name, in.Requester.Username
+	switch {
+	case t.deny.rule != nil:
+		d.Decisive = &t.deny.rule.ref
+		d.Message = fmt.Sprintf("%s refuses calls of Tool %s by %s", t.deny, tool, who)
+		if m := t.deny.rule.message; m != "" {
+			d.Message += ": " + m
 		}
-	case t.allow != nil:
-		d.Decisive, d.Allowed = t.allow, true
+		if t.deny.err != nil {
+			d.Message += "; the rule counts against the call since it could not be evaluated: " + short(t.deny.err)
+		}
+		if t.allow.rule == nil && !t.openAllow {
+			d.Message += "; and no policy allows it, either"
+		}
+	case t.allow.rule != nil:
+		d.Decisive, d.Allowed = &t.allow.rule.ref, true
 	case t.openAllow:
 		d.Allowed = true
+	case t.unmetAllow.err != nil:
+		d.Message = fmt.Sprintf("no policy allows %s to call Tool %s: %s could not be evaluated: %s", who, tool, t.unmetAllow, short(t.unmetAllow.err))
+	case t.unmetAllow.rule != nil:
+		d.Message = fmt.Sprintf("no policy allows %s to call Tool %s with these arguments and in this context: the condition of %s is not met", who, tool, t.unmetAllow)
 	default:
-		d.Message = fmt.Sprintf("no policy allows %s to call Tool %s/%s with these arguments and in this context: "+
-			"the owner of namespace %q can add an Allow rule to a ToolPolicy", in.Requester.Username, tool.Namespace, tool.Name, tool.Namespace)
+		d.Message = fmt.Sprintf("no policy allows %s to call Tool %s: without an Allow rule for both nothing is allowed, Deny rules alone grant nothing; "+
+			"the owner of namespace %q can add one to a ToolPolicy", who, tool, in.Tool.Namespace)
 	}
 	return d
+}
+
+// String names the rule as a person looks for it.
+func (s said) String() string {
+	return fmt.Sprintf("%s, rule %q (%s)", kindAndName(s.rule.ref.Policy), s.rule.ref.Rule, s.rule.ref.Effect)
+}
+
+// short is an error in one line of bounded length.
+func short(err error) string {
+	s := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if len(s) > maxErrorBytes {
+		s = strings.ToValidUTF8(s[:maxErrorBytes], "") + "…"
+	}
+	return s
 }
 
 func kindAndName(policy string) string {
@@ -175,8 +210,8 @@ func kindAndName(policy string) string {
 
 // first is the smaller of two rules, so that the decisive rule does not depend
 // on the order of a list.
-func first(a, b *v1alpha1.RuleReference) *v1alpha1.RuleReference {
-	if b == nil || a != nil && compare(*a, *b) <= 0 {
+func first(a, b said) said {
+	if b.rule == nil || a.rule != nil && compare(a.rule.ref, b.rule.ref) <= 0 {
 		return a
 	}
 	return b
