@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -14,10 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/jsonvalue"
 )
 
-// maxFindings bounds the arguments that one condition message names.
-const maxFindings = 10
+const (
+	// maxFindings bounds the arguments that one condition message names.
+	maxFindings = 10
+	// maxFindingBytes bounds what a condition quotes of rules: names and texts in
+	// them may be long, and a condition's message has at most 32 KiB.
+	maxFindingBytes = 8 << 10
+)
 
 // ToolPolicyReconciler says on each policy of both kinds whether its rules can
 // be read, and whether they read arguments that the Tools declare. The
@@ -65,7 +72,7 @@ func (r *ToolPolicyReconciler) update(ctx context.Context, o client.Object, spec
 		apimeta.SetStatusCondition(&status.Conditions, c)
 	}
 	if err := compiled.Err(); err != nil {
-		set(v1alpha1.ConditionReady, v1alpha1.ReasonInvalidRule, strings.ReplaceAll(err.Error(), "\n", "; ")+"; until it is mended the rule counts against every call it selects", false)
+		set(v1alpha1.ConditionReady, v1alpha1.ReasonInvalidRule, finding(strings.ReplaceAll(err.Error(), "\n", "; "))+"; until it is mended the rule counts against every call it selects", false)
 	} else {
 		set(v1alpha1.ConditionReady, v1alpha1.ReasonReady, "", true)
 	}
@@ -85,7 +92,15 @@ func (r *ToolPolicyReconciler) update(ctx context.Context, o client.Object, spec
 }
 
 func findings(all []string) string {
-	return strings.Join(all[:min(len(all), maxFindings)], "; ")
+	text := strings.Join(all[:min(len(all), maxFindings)], "; ")
+	if n := len(all) - maxFindings; n > 0 {
+		text += fmt.Sprintf("; and %d more", n)
+	}
+	return finding(text)
+}
+
+func finding(text string) string {
+	return jsonvalue.Cut(jsonvalue.Printable(text), maxFindingBytes)
 }
 
 func (r *ToolPolicyReconciler) declares(t *v1alpha1.Tool, name string) bool {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/jsonvalue"
 )
 
 // maxMatched bounds the rules that a decision lists; status.decision has the
@@ -194,11 +195,7 @@ func (s said) String() string {
 
 // short is an error in one line of bounded length.
 func short(err error) string {
-	s := strings.ReplaceAll(err.Error(), "\n", "; ")
-	if len(s) > maxErrorBytes {
-		s = strings.ToValidUTF8(s[:maxErrorBytes], "") + "…"
-	}
-	return s
+	return jsonvalue.Cut(jsonvalue.Printable(strings.ReplaceAll(err.Error(), "\n", "; ")), maxErrorBytes)
 }
 
 func kindAndName(policy string) string {
