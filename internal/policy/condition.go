@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	_ "time/tzdata" // the controller's image has no time zones of its own, and now.getHours("Europe/Berlin") needs one
 
 	"cel.dev/cel-go/cel"
 	celast "cel.dev/cel-go/common/ast"
