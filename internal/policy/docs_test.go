@@ -203,6 +203,8 @@ func TestPoliciesOfTheDocs(t *testing.T) {
 				"a host that ends with it":    urlCall(`{"url":"https://evil-docs.example.com/"}`),
 				"a host below it":             urlCall(`{"url":"https://a.docs.example.com/"}`),
 				"a dot is a dot":              urlCall(`{"url":"https://docs-example.com/"}`),
+				"every dot is a dot":          urlCall(`{"url":"https://docs.example-com/"}`),
+				"a blank in the path":         urlCall(`{"url":"https://docs.example.com/a @evil.example/"}`),
 				"the dot of the root":         urlCall(`{"url":"https://docs.example.com./"}`),
 				"user information":            urlCall(`{"url":"https://docs.example.com@evil.example/"}`),
 				"user and password":           urlCall(`{"url":"https://docs.example.com:443@evil.example/"}`),
