@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -146,6 +148,28 @@ func TestPolicies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A rule that cannot be read counts against the call, and its policy says so.
+func TestBrokenPolicy(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	newTool(t, tools, "tool")
+	good := allow(t, tools)
+	broken := policyObject(tools, "broken", v1alpha1.EffectDeny)
+	broken.Spec.Rules[0].Tools = v1alpha1.ToolSelector{Selector: &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: "Contains", Values: []string{"prod"}}}}}
+	create(t, broken)
+	for policy, reason := range map[*v1alpha1.ToolPolicy]string{good: v1alpha1.ReasonReady, broken: v1alpha1.ReasonInvalidRule} {
+		eventually(t, "policy "+policy.Name+" "+reason, func() (bool, any) {
+			if !get(t, keyOf(policy), policy) {
+				return false, "no policy"
+			}
+			c := apimeta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionReady)
+			return c != nil && c.Reason == reason && (reason == v1alpha1.ReasonReady || contains(c.Message, "spec.rules[0].tools.selector")), policy.Status
+		})
+	}
+	want{code: v1alpha1.ErrorToolNotAllowed, message: []string{tools + "/broken"}}.check(t, waitForEnd(t, newCall(t, tools, "tool")))
 }
 
 // The decision is made again right before the call is sent.

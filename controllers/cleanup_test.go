@@ -5,9 +5,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"callgate.dev/callgate/api/v1alpha1"
 )
@@ -96,12 +94,9 @@ func TestOrphans(t *testing.T) {
 	t.Parallel()
 	tools := openNamespace(t)
 	job := func(name, installID string) *batchv1.Job {
-		o := &batchv1.Job{}
-		o.Namespace, o.Name = tools, name
+		o := anyJob(tools, name)
 		o.Labels = map[string]string{v1alpha1.LabelInstall: installID, v1alpha1.LabelCallUID: "0000", v1alpha1.LabelAttempt: "1"}
 		o.Annotations = map[string]string{v1alpha1.AnnotationCall: agentsNamespace + "/gone"}
-		o.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{Name: "tool", Image: "registry.example/tool:1"}}}
 		create(t, o)
 		return o
 	}
@@ -111,87 +106,4 @@ func TestOrphans(t *testing.T) {
 	if !get(t, keyOf(other), other) || other.DeletionTimestamp != nil {
 		t.Error("the Job of another install was removed")
 	}
-}
-
-// A restart runs nothing again: neither what is finished nor what is under way.
-// It is not parallel, since it stops the controller of all.
-func TestRestart(t *testing.T) {
-	tools := openNamespace(t)
-	allow(t, tools)
-	newTool(t, tools, "tool")
-	const finished, withSandbox = 200, 20
-	var calls []*v1alpha1.ToolCall
-	for i := range finished {
-		if i < withSandbox {
-			calls = append(calls, newCall(t, tools, "tool"))
-		} else {
-			calls = append(calls, newCall(t, tools, "tool", withArgs(`{"n":"no number"}`)))
-		}
-	}
-	for i, call := range calls {
-		if i < withSandbox {
-			startPod(t, call, prints("1", 0))
-		}
-		waitForEnd(t, call)
-	}
-	for _, call := range calls[:withSandbox] {
-		waitForNoSandbox(t, call)
-	}
-	tool, release := blocked(t)
-	runningCall := newCall(t, tools, "tool")
-	startPod(t, runningCall, tool)
-	eventually(t, "the call taken by the runner", func() (bool, any) {
-		return attachedTo(waitForSend(t, runningCall)) == 1, nil
-	})
-	startingCall := newCall(t, tools, "tool")
-	startingJob := jobOf(t, startingCall)
-	waitForReason(t, startingCall, v1alpha1.ReasonStarting)
-
-	jobs := map[types.UID]bool{startingJob.UID: true, jobOf(t, runningCall).UID: true}
-	var before float64
-	restartController(t, func() { before = reconciles(t, "toolcall") })
-	eventually(t, "every call looked at", func() (bool, any) {
-		n := reconciles(t, "toolcall") - before
-		return n >= finished+2, n
-	})
-	var list batchv1.JobList
-	if err := admin.List(t.Context(), &list, client.InNamespace(tools)); err != nil {
-		t.Fatal(err)
-	}
-	for _, job := range list.Items {
-		if !jobs[job.UID] {
-			t.Errorf("the restart made Job %s", job.Name)
-		}
-	}
-	// The answer of what ran comes from the log; what was starting goes on.
-	release()
-	runningCall = waitForEnd(t, runningCall)
-	want{}.check(t, runningCall)
-	if n := attachedTo(runningCall); n != 1 {
-		t.Errorf("%d attaches: the call was sent again", n)
-	}
-	startPod(t, startingCall, prints("1", 0))
-	want{}.check(t, waitForEnd(t, startingCall))
-}
-
-// reconciles counts the looks of a controller so far.
-func reconciles(t *testing.T, name string) (n float64) {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != "controller_runtime_reconcile_total" {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			for _, l := range m.GetLabel() {
-				if l.GetName() == "controller" && l.GetValue() == name {
-					n += m.GetCounter().GetValue()
-				}
-			}
-		}
-	}
-	return n
 }

@@ -122,12 +122,32 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case part[0] == "attach":
 		n.attach(w, r, c)
 	case part[0] == "containerLogs":
-		n.mu.Lock()
-		text := c.log.String()
-		n.mu.Unlock()
-		_, _ = io.WriteString(w, text)
+		n.follow(w, r, c)
 	default:
 		http.NotFound(w, r)
+	}
+}
+
+// follow serves the log of a container that runs: it does not end by itself.
+func (n *node) follow(w http.ResponseWriter, r *http.Request, c *container) {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for sent := 0; ; {
+		n.mu.Lock()
+		text := c.log.String()[sent:]
+		n.mu.Unlock()
+		if _, err := io.WriteString(w, text); err != nil {
+			return
+		}
+		sent += len(text)
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ticker.C:
+		}
 	}
 }
 
@@ -158,7 +178,6 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request, c *container) {
 		}
 	}
 	out := io.MultiWriter(streams[corev1.StreamTypeStdout], &logWriter{n, c})
-	_ = wire.WriteReady(out)
 	in := bufio.NewReader(streams[corev1.StreamTypeStdin])
 	header, call, err := wire.ReadCall(in, string(c.pod.UID))
 	if err != nil {
@@ -205,8 +224,10 @@ func startPod(t *testing.T, call *v1alpha1.ToolCall, tool toolFunc) *corev1.Pod 
 	t.Helper()
 	pod := podOf(t, call)
 	bind(t, pod)
+	c := &container{pod: pod, tool: tool}
+	_ = wire.WriteReady(&c.log) // a strings.Builder takes everything
 	theNode.mu.Lock()
-	theNode.pods[pod.Namespace+"/"+pod.Name] = &container{pod: pod, tool: tool}
+	theNode.pods[pod.Namespace+"/"+pod.Name] = c
 	theNode.mu.Unlock()
 	setPod(t, pod, running())
 	return pod

@@ -110,7 +110,6 @@ func TestStamping(t *testing.T) {
 	if !contains(message, "ValidatingAdmissionPolicyBinding callgate-protect is missing") {
 		t.Errorf("the wait does not name what is missing: %s", message)
 	}
-	// A watch shows when the status was written first: not before the call is 1 s old.
 	if now := waitForCall(t, waitingCall, "startTime", func(c *v1alpha1.ToolCall) bool { return c.Status.StartTime != nil }); now.Status.ArgsDigest != "" {
 		t.Error("judged although stamping is not proven")
 	}
@@ -182,12 +181,14 @@ func TestStampingProofFails(t *testing.T) {
 	if !get(t, client.ObjectKey{Namespace: install, Name: "callgate-controller"}, role) {
 		t.Fatal("no RoleBinding")
 	}
+	// Elections go on, the trial creation does not.
+	elect := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: install, Name: "elect"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}}}}
+	elector := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: install, Name: "elect"},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "elect"}, Subjects: role.Subjects}
 	restartController(t, func() {
-		// Elections go on, the trial creation does not.
-		create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: install, Name: "elect"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}}}})
-		create(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: install, Name: "elect"},
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "elect"}, Subjects: role.Subjects})
+		create(t, elect)
+		create(t, elector)
 		remove(t, role)
 		waitForAccess(t, false, trial)
 	})
@@ -200,6 +201,9 @@ func TestStampingProofFails(t *testing.T) {
 	create(t, role)
 	waitForProof(t, true)
 	waitForReason(t, call, v1alpha1.ReasonStarting)
+	// So that no other test has a right that config/rbac does not give.
+	remove(t, elector)
+	remove(t, elect)
 }
 
 // restartController stops the controller, lets between happen, and starts it again.

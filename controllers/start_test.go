@@ -1,14 +1,18 @@
 package controllers_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -81,31 +85,65 @@ func searchForMarker(t *testing.T, namespace string) {
 }
 
 // The name of a sandbox can be taken by somebody else; and while the API server
-// refuses the controller, a call waits and says so.
+// refuses a sandbox, the call waits and says so.
 func TestForeignJob(t *testing.T) {
 	t.Parallel()
 	tools := openNamespace(t)
 	allow(t, tools)
 	newTool(t, tools, "tool")
-	binding := toolsBinding(tools)
-	remove(t, binding)
-	waitForBinding(t, tools, false)
+	closed := refuseSandboxes(t, tools)
 	call := newCall(t, tools, "tool")
-	if message := waitForReason(t, call, v1alpha1.ReasonStarting); !contains(message, "cannot be created") || !contains(message, "forbidden") {
+	if message := waitForReason(t, call, v1alpha1.ReasonStarting); !contains(message, "cannot be created") || !contains(message, "not today") {
 		t.Errorf("the wait does not say why: %s", message)
 	}
 	key := jobKey(tools, call)
-	foreign := &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
-		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "tool", Image: "registry.example/evil:1"}}}}},
-	}
+	foreign := anyJob(key.Namespace, key.Name)
 	create(t, foreign)
-	create(t, toolsBinding(tools))
+	remove(t, closed)
 	call = waitForEnd(t, call)
 	want{code: v1alpha1.ErrorToolUnavailable, retryable: true, message: []string{key.Name, "not made by Callgate"}}.check(t, call)
 	if !get(t, key, foreign) || foreign.DeletionTimestamp != nil {
 		t.Error("somebody else's Job was deleted")
+	}
+}
+
+// refuseSandboxes makes the API server refuse Jobs of the controller, but for
+// the trial of the Tool's readiness, until the binding is removed.
+func refuseSandboxes(t *testing.T, namespace string) *admissionv1.ValidatingAdmissionPolicyBinding {
+	t.Helper()
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{"batch"}, APIVersions: []string{"v1"}, Resources: []string{"jobs"}}}}},
+		},
+		Validations: []admissionv1.Validation{{
+			Expression: `request.dryRun || !has(object.metadata.labels) || !("callgate.dev/install" in object.metadata.labels)`,
+			Message:    "not today", Reason: ptr.To(metav1.StatusReasonForbidden)}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: namespace, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}}
+	create(t, policy)
+	create(t, binding)
+	t.Cleanup(func() { _ = admin.Delete(context.Background(), policy) })
+	eventually(t, "the API server refuses sandboxes", func() (bool, any) {
+		probe := anyJob(namespace, "probe")
+		probe.Labels = map[string]string{v1alpha1.LabelInstall: "probe"}
+		err := admin.Create(t.Context(), probe)
+		if err == nil {
+			remove(t, probe)
+		}
+		return apierrors.IsForbidden(err), err
+	})
+	return binding
+}
+
+func anyJob(namespace, name string) *batchv1.Job {
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: batchv1.JobSpec{Suspend: ptr.To(true), Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "tool", Image: "registry.example/other:1"}}}}},
 	}
 }
 

@@ -2,8 +2,9 @@
 # Prints the folders of this repository's Go modules, one per line, the root as ".".
 #
 #   hack/modules.sh          the modules with code of ours
-#   hack/modules.sh --all    also those below hack/cluster: they only pin and wrap programs of others (Kubernetes, etcd …),
-#                            and compiling them a second time for a linter or a test would take minutes and find nothing
+#   hack/modules.sh --all    also those below hack/cluster and hack/tools: they only pin and wrap programs of others
+#                            (Kubernetes, etcd, Helm …), and compiling them a second time for a linter or a test would
+#                            take minutes and find nothing
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +13,7 @@ git ls-files -co --exclude-standard -- go.mod '*/go.mod' | sort -u | while read 
 	[ -f "$file" ] || continue
 	dir="$(dirname "$file")"
 	case $dir in
-	hack/cluster/*) [ "${1:-}" = --all ] || continue ;;
+	hack/cluster/* | hack/tools/*) [ "${1:-}" = --all ] || continue ;;
 	esac
 	echo "$dir"
 done

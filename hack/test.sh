@@ -18,12 +18,13 @@ suites=(
 	"lint+verify|4|linters; generated files, modules and formatting|make -k lint verify"
 	"unit+fuzz|6|unit tests and a short run of every fuzz target|make unit"
 	"envtest|8|API, admission policies and reconcilers against a real API server and etcd|make envtest"
+	"chart|2|the Helm chart with Helm 3 and 4 is what config/ is|make chart-test"
 	"e2e|10|Callgate on a real cluster|on_cluster make e2e"
 	"demo+docs|10|the demo's calls, and the commands of README and docs as they are written|on_cluster make docs-check"
 )
 
 first_build() {
-	for tool in controller-gen golangci-lint golangci-lint-kube-api-linter; do
+	for tool in controller-gen golangci-lint golangci-lint-kube-api-linter helm3 helm4; do
 		hack/tool.sh "$tool" --path
 	done
 	(cd hack/cluster && go run . build)

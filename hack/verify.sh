@@ -14,27 +14,27 @@ fail() {
 
 # The content of what is generated, committed or not.
 generated() {
-	{ find api config -name 'zz_generated.*' -o -path 'config/crd/bases/*.yaml'; } | sort | while read -r file; do
+	{ find api config charts -name 'zz_generated.*' -o -path 'config/crd/bases/*.yaml' -o -path 'charts/*' -type f; } | sort | while read -r file; do
 		sha256sum "$file"
 	done
 }
 
 echo "verify generated files"
 before="$(generated)"
-if make -s generate manifests; then
+if make -s generate manifests chart; then
 	after="$(generated)"
 	if [ "$before" != "$after" ]; then
 		diff <(echo "$before") <(echo "$after") | sed -n 's/^[<>] [0-9a-f]*  /  /p' | sort -u >&2
 		fail "these were not up to date; they are now: commit them"
 	fi
 	# In a clean clone a file that was generated but never committed shows up only here.
-	missing="$(git ls-files -o --exclude-standard -- api config)"
+	missing="$(git ls-files -o --exclude-standard -- api config charts)"
 	if [ -n "$missing" ]; then
 		echo "${missing//$'\n'/$'\n'  }" >&2
 		fail "these files are not in git"
 	fi
 else
-	fail "make generate manifests"
+	fail "make generate manifests chart"
 fi
 
 echo "verify CRD sizes"

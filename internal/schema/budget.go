@@ -53,9 +53,9 @@ func (e extension) Compile(_ jsonschema.CompilerContext, schema map[string]any) 
 		"allOf", "anyOf", "oneOf", "prefixItems"} {
 		check.cost += members(schema[keyword])
 	}
-	check.patterns = members(schema["patternProperties"])
-	if pattern, ok := schema["pattern"].(string); ok {
-		check.patterns += 1 + len(pattern)/16
+	for _, pattern := range patternsOf(schema) {
+		instructions, _ := patternSize(pattern)
+		check.patterns += 1 + instructions/16
 	}
 	return check, nil
 }
@@ -180,14 +180,20 @@ func isNil(s *jsonschema.Schema) bool { return s == nil }
 
 // children returns the schemas that s applies to members and items of the value.
 func children(s *jsonschema.Schema) []*jsonschema.Schema {
-	next := []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema}
-	next = append(next, s.PrefixItems...)
+	next := unnamedChildren(s)
 	for _, schema := range s.Properties {
 		next = append(next, schema)
 	}
 	for _, schema := range s.PatternProperties {
 		next = append(next, schema)
 	}
+	return next
+}
+
+// unnamedChildren returns the children that do not depend on the name of a member.
+func unnamedChildren(s *jsonschema.Schema) []*jsonschema.Schema {
+	next := []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema}
+	next = append(next, s.PrefixItems...)
 	for _, value := range []any{s.AdditionalProperties, s.Items, s.AdditionalItems} {
 		switch v := value.(type) {
 		case *jsonschema.Schema:

@@ -36,11 +36,28 @@ func explainCompile(doc any, err error) error {
 	}
 	if target, ok := strings.CutSuffix(text, " not found"); ok {
 		if tokens, ref, ok := findReference(doc, target); ok {
-			return fmt.Errorf("%s: the reference %s leads to nothing in this schema", jsonvalue.DisplayPointer(jsonvalue.Pointer(tokens...)),
-				jsonvalue.Quote(ref))
+			return leadsToNothing(tokens, ref)
+		}
+	}
+	var index *strconv.NumError // a token of a reference that leads into a list
+	if errors.As(err, &index) {
+		var dangling error
+		visitReferences(doc, func(tokens []string, ref string) bool {
+			if slices.Contains(strings.Split(unescape(ref), "/"), index.Num) {
+				dangling = leadsToNothing(tokens, ref)
+			}
+			return dangling == nil
+		})
+		if dangling != nil {
+			return dangling
 		}
 	}
 	return fmt.Errorf("the schema cannot be compiled: %s", cleanLocation(text))
+}
+
+func leadsToNothing(tokens []string, reference string) error {
+	return fmt.Errorf("%s: the reference %s leads to nothing in this schema", jsonvalue.DisplayPointer(jsonvalue.Pointer(tokens...)),
+		jsonvalue.Quote(reference))
 }
 
 // CompileError lists where a schema breaks the rules of its draft, one to five places, sorted by pointer.
@@ -55,13 +72,8 @@ func explainLoad(doc any, target string) error {
 		return fmt.Errorf("the schema refers to %s, and nothing is ever loaded: put the schema under $defs and refer to it by #/$defs/NAME",
 			jsonvalue.Quote(cleanLocation(target)))
 	}
-	where := jsonvalue.DisplayPointer(jsonvalue.Pointer(tokens...))
-	if tokens[len(tokens)-1] == "$schema" {
-		return fmt.Errorf("%s: the dialect %s is not known: use https://json-schema.org/draft/2020-12/schema, or that of draft 4, 6, 7 or 2019-09",
-			where, jsonvalue.Quote(ref))
-	}
 	return fmt.Errorf("%s: %s is outside this schema, and nothing is ever loaded: put that schema under $defs and refer to it by #/$defs/NAME",
-		where, jsonvalue.Quote(ref))
+		jsonvalue.DisplayPointer(jsonvalue.Pointer(tokens...)), jsonvalue.Quote(ref))
 }
 
 // cleanLocation removes our own base URL from a text of the library.
@@ -75,29 +87,52 @@ func explainMeta(doc any, err *jsonschema.ValidationError) []Violation {
 	return explain(err, func(leaf *jsonschema.ValidationError) Violation {
 		v := Violation{Pointer: instancePointer(leaf), Keyword: lastKeyword(leaf.KeywordLocation)}
 		got, found := jsonvalue.Lookup(doc, v.Pointer)
-		v.Message = jsonvalue.Cut(jsonvalue.Printable(leaf.Message), 300)
-		if text, isString := got.(string); isString && strings.Contains(leaf.Message, "regex") {
-			v.Message = regexpMessage(text)
-			return v
-		}
-		if v.Keyword == "format" || v.Keyword == "propertyNames" {
-			if name := v.Pointer[strings.LastIndexByte(v.Pointer, '/')+1:]; strings.Contains(leaf.Message, "regex") {
-				v.Message = regexpMessage(strings.ReplaceAll(strings.ReplaceAll(name, "~1", "/"), "~0", "~"))
-				return v
+		if pattern, ok := wrongPattern(leaf, v.Pointer, got); ok {
+			if byPattern, ok := got.(map[string]any); ok && byPattern[pattern] != nil { // drafts 4 and 6 point to all of them
+				v = Violation{Pointer: v.Pointer + jsonvalue.Pointer(pattern), Keyword: "patternProperties"}
 			}
+			v.Message = regexpMessage(pattern)
+			return v
 		}
 		if _, isArray := got.([]any); isArray && strings.HasSuffix(v.Pointer, "/items") {
 			v.Message = "a list of schemas under items is of the drafts before 2020-12: name the draft in $schema, or use prefixItems"
 			return v
 		}
-		expected, _, _ := strings.Cut(v.Message, ", but got ")
-		expected, _, _ = strings.Cut(expected, " but found ")
-		v.Message = expected
+		v.Message = expectation(leaf)
 		if found && v.Keyword != "required" {
 			v.Message += gotSeparator + describe(got)
 		}
 		return v
 	})
+}
+
+// wrongPattern returns the regular expression that a leaf of a metaschema is about: the value itself, the name of the
+// value, or the first wrong name in it.
+func wrongPattern(leaf *jsonschema.ValidationError, pointer string, got any) (string, bool) {
+	if !strings.HasSuffix(leaf.Message, "is not valid 'regex'") && !strings.HasSuffix(leaf.Message, "is not valid regex") {
+		return "", false
+	}
+	if text, ok := got.(string); ok {
+		return text, true
+	}
+	name := lastToken(pointer)
+	if _, err := regexp.Compile(name); err != nil {
+		return name, true
+	}
+	byPattern, _ := got.(map[string]any)
+	for _, pattern := range sortedKeys(byPattern) {
+		if _, err := regexp.Compile(pattern); err != nil {
+			return pattern, true
+		}
+	}
+	return "", false
+}
+
+// expectation is what the library says it expects, without what came.
+func expectation(leaf *jsonschema.ValidationError) string {
+	text, _, _ := strings.Cut(leaf.Message, " but got ")
+	text, _, _ = strings.Cut(text, " but found ")
+	return jsonvalue.Cut(jsonvalue.Printable(strings.TrimSuffix(text, ",")), 300)
 }
 
 // regexpMessage says why Go does not accept a regular expression.
@@ -112,14 +147,12 @@ func regexpMessage(pattern string) string {
 }
 
 // explainInvalid turns what the validator says into an *InvalidError.
-func explainInvalid(doc, value any, err error) error {
+func (s *Schema) explainInvalid(value any, err error) error {
 	var invalid *jsonschema.ValidationError
 	var loop jsonschema.InfiniteLoopError
 	switch {
 	case errors.As(err, &invalid):
-		return &InvalidError{explain(invalid, func(leaf *jsonschema.ValidationError) Violation {
-			return explainLeaf(doc, value, leaf)
-		})}
+		return &InvalidError{explain(invalid, (&explainer{s, value, map[string]bool{}}).leaf)}
 	case errors.As(err, &loop):
 		return fmt.Errorf("the schema refers to itself without end: %s", cleanLocation(string(loop)))
 	}
@@ -244,6 +277,31 @@ func wordChoice(choice *jsonschema.ValidationError, word func(*jsonschema.Valida
 		v.Message += gotSeparator + got
 	}
 	return v
+}
+
+// ofName tells whether the error is about the name of a property (propertyNames), not about its value.
+func ofName(e *jsonschema.ValidationError) bool {
+	tokens := strings.Split(e.KeywordLocation, "/")
+	for i := 1; i < len(tokens); i++ {
+		switch {
+		case tokens[i] == "propertyNames":
+			return true
+		case schemaMaps[tokens[i]]:
+			i++ // a name
+		}
+	}
+	return false
+}
+
+// parentPointer returns the JSON pointer of what is around, "" for the whole value.
+func parentPointer(pointer string) string {
+	return pointer[:max(strings.LastIndexByte(pointer, '/'), 0)]
+}
+
+// lastToken returns the last reference token of a JSON pointer, unescaped.
+func lastToken(pointer string) string {
+	token := pointer[strings.LastIndexByte(pointer, '/')+1:]
+	return strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
 }
 
 // lastKeyword returns the keyword at the end of a keyword location, without the index or name that may follow it.

@@ -20,9 +20,25 @@ var seeds = []string{
 	`{"$defs":{"a":{"$id":"b","$anchor":"c"}},"prefixItems":[{"$ref":"b#c"}],"patternProperties":{"^a/":false}}`,
 }
 
+// draftSeeds are schemas that mean something else in each draft.
+func draftSeeds() (schemas []string) {
+	for _, draft := range []string{in4, in6, in7, in2019, in2020} {
+		for _, body := range []string{
+			`"definitions":{"a":{"id":"http://a/b","$id":"http://a/c","type":"integer"}},"properties":{"c":{"$ref":"http://a/c","maximum":1}}`,
+			`"items":[{"type":"string"}],"additionalItems":false,"dependencies":{"a":["b"],"c":{"not":{}}}`,
+			`"prefixItems":[{"const":1}],"items":false,"dependentSchemas":{"a":{"required":["b"]}},"unevaluatedItems":false`,
+			`"$recursiveAnchor":true,"$dynamicAnchor":"n","additionalProperties":{"anyOf":[{"$recursiveRef":"#"},{"$dynamicRef":"#n"}]}`,
+			`"enum":[],"minimum":1,"exclusiveMinimum":true,"patternProperties":{"(?=a)":true},"format":"password"`,
+		} {
+			schemas = append(schemas, "{"+draft+","+body+"}")
+		}
+	}
+	return schemas
+}
+
 // FuzzCompile: no panic, an error is one printable line.
 func FuzzCompile(f *testing.F) {
-	for _, seed := range seeds {
+	for _, seed := range append(draftSeeds(), seeds...) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -41,7 +57,7 @@ func FuzzCompile(f *testing.F) {
 
 // FuzzValidate: no panic, the same answer twice, every error of a known type and one printable line.
 func FuzzValidate(f *testing.F) {
-	for _, seed := range seeds {
+	for _, seed := range append(draftSeeds(), seeds...) {
 		f.Add([]byte(seed), []byte(`{"order_id":1e5000000,"c":{"c":[1,1.0]}}`))
 		f.Add([]byte(seed), []byte(`[1,"\u001b",{"a":null}]`))
 	}

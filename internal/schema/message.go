@@ -18,64 +18,99 @@ const gotSeparator = ", but it is "
 // shownNames is how many names or allowed values a message lists.
 const shownNames = 8
 
-// explainLeaf words one violation: what the schema expects, from the schema itself, and what came, from the value itself.
-func explainLeaf(doc, value any, leaf *jsonschema.ValidationError) Violation {
+// explainer words the violations of one value.
+type explainer struct {
+	schema *Schema
+	value  any
+	secret map[string]bool // by pointer, as far as asked
+}
+
+// leaf words one violation: what the schema expects, from the schema itself, and what came, from the value itself.
+func (x *explainer) leaf(leaf *jsonschema.ValidationError) Violation {
 	v := Violation{Pointer: instancePointer(leaf), Keyword: lastKeyword(leaf.KeywordLocation)}
-	_, fragment, _ := strings.Cut(leaf.AbsoluteKeywordLocation, "#")
-	place := unescape(fragment)
-	expected, found := jsonvalue.Lookup(doc, place)
-	parent, _ := jsonvalue.Lookup(doc, place[:max(strings.LastIndexByte(place, '/'), 0)])
-	got, _ := jsonvalue.Lookup(value, v.Pointer)
-	v.Message = message(v.Keyword, expected, parent, got)
-	switch {
-	case v.Message != "":
-	case found && expected == false:
-		v.Message = "nothing is allowed here" + gotSeparator + describe(got)
-	default:
-		v.Message = jsonvalue.Cut(jsonvalue.Printable(leaf.Message), 200) + gotSeparator + describe(got)
+	f := finding{keyword: v.Keyword, text: leaf.Message}
+	prefix := ""
+	if ofName(leaf) {
+		prefix = "its name: "
+		f.got = lastToken(v.Pointer)
+		f.came = describe(f.got)
+	} else {
+		f.got, _ = jsonvalue.Lookup(x.value, v.Pointer)
+		f.came = x.describe(v.Pointer, f.got)
 	}
+	found := false
+	location, fragment, _ := strings.Cut(leaf.AbsoluteKeywordLocation, "#")
+	if location == withoutFragment(x.schema.compiled.Location) { // a metaschema is not at hand
+		f.place = unescape(fragment)
+		f.expected, found = jsonvalue.Lookup(x.schema.doc, f.place)
+		f.parent, _ = jsonvalue.Lookup(x.schema.doc, parentPointer(f.place))
+		if v.Keyword == "minContains" && !found { // the library's default, which the schema does not say
+			v.Keyword, f.expected, found = "contains", 1, true
+		}
+	}
+	text := ""
+	if found {
+		text = f.message()
+	}
+	switch {
+	case text != "":
+	case found && f.expected == false:
+		text = "nothing is allowed here" + gotSeparator + f.came
+	case v.Keyword == "format" || v.Keyword == "multipleOf": // there the library repeats the value
+		text = "expected another value" + gotSeparator + f.came
+	default:
+		text = expectation(leaf) + gotSeparator + f.came
+	}
+	v.Message = prefix + text
 	return v
 }
 
-// message words a violation of keyword, or returns "" for a keyword that needs the library's own words.
-func message(keyword string, expected, parent, got any) string {
-	limit := func(format string) string { return fmt.Sprintf(format, show(expected)) + gotSeparator + describe(got) }
+// finding is one violation of a keyword of our own schema.
+type finding struct {
+	keyword          string
+	place            string // JSON pointer of the keyword
+	expected, parent any    // what stands there, and around it
+	got              any
+	came             string // describes got
+	text             string // the library's own words
+}
+
+// message words a violation, or returns "" for a keyword that needs the library's own words.
+func (f finding) message() string {
+	limit := func(format string) string { return fmt.Sprintf(format, show(f.expected)) + gotSeparator + f.came }
 	length := func(unit string, n int) string {
-		bound := "at most"
-		if strings.HasPrefix(keyword, "min") {
-			bound = "at least"
-		}
-		return fmt.Sprintf("expected %s %s %s, but it has %d", bound, show(expected), unit, n)
+		return fmt.Sprintf("expected %s %s %s, but it has %d", f.bound(), show(f.expected), unit, n)
 	}
-	switch keyword {
+	sibling := func(keyword string) any { return object(f.parent)[keyword] }
+	switch f.keyword {
 	case "type":
-		return "expected " + types(expected) + gotSeparator + describe(got)
+		return "expected " + types(f.expected) + gotSeparator + f.came
 	case "const":
 		return limit("expected %s")
 	case "enum":
-		allowed, _ := expected.([]any)
+		allowed, _ := f.expected.([]any)
 		if len(allowed) == 0 {
-			return "no value is allowed" + gotSeparator + describe(got)
+			return "no value is allowed" + gotSeparator + f.came
 		}
-		return "expected one of " + list(allowed) + gotSeparator + describe(got)
+		return "expected one of " + list(allowed) + gotSeparator + f.came
 	case "minimum":
-		if parentOf(parent)["exclusiveMinimum"] == true {
+		if sibling("exclusiveMinimum") == true {
 			return limit("expected a number above %s")
 		}
 		return limit("expected a number of at least %s")
 	case "maximum":
-		if parentOf(parent)["exclusiveMaximum"] == true {
+		if sibling("exclusiveMaximum") == true {
 			return limit("expected a number below %s")
 		}
 		return limit("expected a number of at most %s")
 	case "exclusiveMinimum":
-		if expected == true { // draft 4
-			expected = parentOf(parent)["minimum"]
+		if f.expected == true { // draft 4
+			f.expected = sibling("minimum")
 		}
 		return limit("expected a number above %s")
 	case "exclusiveMaximum":
-		if expected == true {
-			expected = parentOf(parent)["maximum"]
+		if f.expected == true {
+			f.expected = sibling("maximum")
 		}
 		return limit("expected a number below %s")
 	case "multipleOf":
@@ -85,29 +120,50 @@ func message(keyword string, expected, parent, got any) string {
 	case "pattern":
 		return limit("expected a match of the pattern %s")
 	case "minLength", "maxLength":
-		text, _ := got.(string)
+		text, _ := f.got.(string)
 		return length("characters", len([]rune(text)))
 	case "minItems", "maxItems":
-		items, _ := got.([]any)
+		items, _ := f.got.([]any)
 		return length("items", len(items))
 	case "minProperties", "maxProperties":
-		object, _ := got.(map[string]any)
-		return length("properties", len(object))
+		return length("properties", len(object(f.got)))
+	case "minContains", "maxContains":
+		_, matches, _ := strings.Cut(f.text, ", but got ")
+		return fmt.Sprintf("expected %s %s items that fit the schema of \"contains\", but %s do", f.bound(), show(f.expected), matches)
+	case "uniqueItems":
+		return "expected no two equal items, but the " + f.text
+	case "additionalItems":
+		prefix, _ := sibling("items").([]any)
+		items, _ := f.got.([]any)
+		return fmt.Sprintf("expected at most %d items, but it has %d", len(prefix), len(items))
 	case "required":
-		return "missing " + list(missing(expected, got)) + "; present: " + list(names(got))
+		return "missing " + list(missing(f.expected, f.got)) + "; present: " + list(names(f.got))
+	case "dependentRequired", "dependencies":
+		if name, ok := f.expected.(string); ok {
+			return fmt.Sprintf("missing %s, which must come with %s; present: %s", show(name), show(lastToken(parentPointer(f.place))), list(names(f.got)))
+		}
 	case "additionalProperties":
-		if unknown := unknownNames(parentOf(parent), got); len(unknown) > 0 {
-			return "not allowed: " + list(unknown) + "; known: " + list(names(parentOf(parent)["properties"]))
+		if unknown := unknownNames(object(f.parent), f.got); len(unknown) > 0 {
+			return "not allowed: " + list(unknown) + "; known: " + list(names(sibling("properties")))
 		}
 	case "not":
-		return "expected a value that does not fit the schema of \"not\"" + gotSeparator + describe(got)
+		return "expected a value that does not fit the schema of \"not\"" + gotSeparator + f.came
 	}
 	return ""
 }
 
-func parentOf(parent any) map[string]any {
-	object, _ := parent.(map[string]any)
-	return object
+// bound says which side of a limit is right.
+func (f finding) bound() string {
+	if strings.HasPrefix(f.keyword, "min") {
+		return "at least"
+	}
+	return "at most"
+}
+
+// object returns value as an object, nil if it is none.
+func object(value any) map[string]any {
+	members, _ := value.(map[string]any)
+	return members
 }
 
 func types(expected any) string {
@@ -171,8 +227,8 @@ func list(values []any) string {
 	return text
 }
 
-func names(object any) []any {
-	keys := sortedKeys(parentOf(object))
+func names(value any) []any {
+	keys := sortedKeys(object(value))
 	list := make([]any, len(keys))
 	for i, key := range keys {
 		list[i] = key
@@ -182,19 +238,19 @@ func names(object any) []any {
 
 func missing(required, got any) []any {
 	wanted, _ := required.([]any)
-	object := parentOf(got)
+	members := object(got)
 	return slices.DeleteFunc(slices.Clone(wanted), func(name any) bool {
 		text, _ := name.(string)
-		_, present := object[text]
+		_, present := members[text]
 		return present
 	})
 }
 
 // unknownNames returns the properties of got that neither properties nor patternProperties of the schema knows.
 func unknownNames(schema map[string]any, got any) []any {
-	known := parentOf(schema["properties"])
+	known := object(schema["properties"])
 	var patterns []*regexp.Regexp
-	for pattern := range parentOf(schema["patternProperties"]) {
+	for pattern := range object(schema["patternProperties"]) {
 		if compiled, err := regexp.Compile(pattern); err == nil {
 			patterns = append(patterns, compiled)
 		}

@@ -2,7 +2,8 @@
 // fetched, nothing panics, and time and memory are bounded.
 //
 // The draft (4, 6, 7, 2019-09, 2020-12) is chosen by $schema, 2020-12 without. Formats are asserted where they are known.
-// Regular expressions are Go's (RE2). Defaults are not applied.
+// Regular expressions are Go's (RE2). Content (contentEncoding, contentMediaType, contentSchema) is described, not checked.
+// Defaults are not applied.
 package schema
 
 import (
@@ -40,8 +41,10 @@ const baseURL = "callgate:///schema"
 // other, because the library leaves no other place for the step budget.
 type Schema struct {
 	properties map[string]struct{}
-	doc        any // the schema as decoded, to explain violations
+	doc        any  // the schema as decoded, to explain violations
+	secrets    bool // some value must not be shown
 	shape      shape
+	patterns   int // see patternSizes
 
 	mu       sync.Mutex
 	budget   *budget
@@ -87,23 +90,35 @@ func compile(raw []byte, opts options) (s *Schema, err error) {
 	if n := countSubschemas(doc); n > maxSubschemas {
 		return nil, &BoundError{"the schema has about %d subschemas", n, maxSubschemas, "subschemas"}
 	}
+	if err := checkDialect(doc); err != nil {
+		return nil, err
+	}
+	if err := checkReferences(doc); err != nil {
+		return nil, err
+	}
+	patterns, err := patternSizes(doc)
+	if err != nil {
+		return nil, err
+	}
 	clampCounts(doc)
 	text, err := json.Marshal(doc)
 	if err != nil {
 		return nil, fmt.Errorf("the schema cannot be compiled: %w", err)
 	}
 
-	s = &Schema{doc: doc, properties: declaredProperties(doc), budget: &budget{}}
-	compiler := jsonschema.NewCompiler()
-	compiler.Draft = opts.draft
-	compiler.AssertFormat = opts.assertFormats
-	compiler.LoadURL = func(url string) (io.ReadCloser, error) { return nil, &loadError{url} }
+	s = &Schema{doc: doc, secrets: hasSecrets(doc), properties: declaredProperties(doc), budget: &budget{}, patterns: patterns}
+	compiler := newCompiler(opts)
 	compiler.RegisterExtension("callgate", nil, extension{s.budget})
 	if err := compiler.AddResource(baseURL, bytes.NewReader(text)); err != nil {
 		return nil, explainCompile(doc, err)
 	}
 	if s.compiled, err = compiler.Compile(baseURL); err != nil {
 		return nil, explainCompile(doc, err)
+	}
+	for _, definition := range definitions(doc) { // those that nothing refers to, too: nothing wrong stays unseen
+		if _, err := compiler.Compile(baseURL + definition); err != nil {
+			return nil, explainCompile(doc, err)
+		}
 	}
 	s.shape = shapeOf(s.compiled)
 	if s.shape.depth > maxInPlaceDepth {
@@ -115,6 +130,21 @@ func compile(raw []byte, opts options) (s *Schema, err error) {
 			s.shape.evaluations, maxEvaluations, "schemas"}
 	}
 	return s, nil
+}
+
+func newCompiler(opts options) *jsonschema.Compiler {
+	compiler := jsonschema.NewCompiler()
+	compiler.Draft = opts.draft
+	compiler.AssertFormat = opts.assertFormats
+	compiler.LoadURL = func(url string) (io.ReadCloser, error) { return nil, &loadError{url} }
+	// In draft 7 the library decodes content and validates what is in it: JSON inside a string, which no bound here knows.
+	for name := range jsonschema.Decoders {
+		compiler.Decoders[name] = nil
+	}
+	for name := range jsonschema.MediaTypes {
+		compiler.MediaTypes[name] = nil
+	}
+	return compiler
 }
 
 // HasProperty tells whether `properties` of the root schema declares name. It follows nothing else: no $ref, no allOf.
@@ -153,6 +183,10 @@ func (s *Schema) Validate(raw []byte) (err error) {
 	if len(raw) > maxInstanceBytes {
 		return &BoundError{"the value is %d bytes", len(raw), maxInstanceBytes, "bytes"}
 	}
+	if work := len(raw) * s.patterns; work > maxPatternWork {
+		return &BoundError{"matching a value of this size with the regular expressions of the schema costs %d units of work",
+			work, maxPatternWork, "units"}
+	}
 	if err := jsonvalue.Check(raw, jsonvalue.MaxDepth); err != nil {
 		return &InvalidError{[]Violation{{Keyword: "json", Message: err.Error()}}}
 	}
@@ -171,7 +205,7 @@ func (s *Schema) Validate(raw []byte) (err error) {
 		return &InvalidError{[]Violation{{Keyword: "json", Message: err.Error()}}}
 	}
 	if err := s.run(value); err != nil {
-		return explainInvalid(s.doc, value, err)
+		return s.explainInvalid(value, err)
 	}
 	return nil
 }

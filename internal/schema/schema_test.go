@@ -12,8 +12,6 @@ import (
 const orders = `{"type":"object","properties":{"order_id":{"type":"integer"},"status":{"enum":["packed","shipped"]}},
 	"required":["order_id","status"],"additionalProperties":false}`
 
-const draft7 = `"$schema":"http://json-schema.org/draft-07/schema#"`
-
 func TestValidate(t *testing.T) {
 	for _, tc := range []struct {
 		reason, schema, value string
@@ -48,14 +46,26 @@ func TestValidate(t *testing.T) {
 		{"two alternatives at once", `{"oneOf":[{"type":"integer"},{"minimum":1}]}`, `1`, []Violation{{"", "oneOf", "valid against schemas at indexes 0 and 1"}}},
 		{"a forbidden property", `{"properties":{"a":false}}`, `{"a":1}`, []Violation{{"/a", "properties", "nothing is allowed here"}}},
 		{"unevaluatedProperties", `{"unevaluatedProperties":false,"properties":{"a":{}}}`, `{"b":1}`, []Violation{{"/b", "unevaluatedProperties", "nothing is allowed here"}}},
+		{"unevaluatedItems", `{"prefixItems":[{}],"unevaluatedItems":false}`, `[1,"b"]`, []Violation{{"/1", "unevaluatedItems", `nothing is allowed here, but it is the string "b"`}}},
+		{"propertyNames is about the name, not the value", `{"propertyNames":{"maxLength":3,"pattern":"^x"}}`, `{"a/cd":"v"}`, []Violation{
+			{"/a~1cd", "maxLength", "its name: expected at most 3 characters, but it has 4"}, {"/a~1cd", "pattern", `its name: expected a match of the pattern "^x", but it is the string "a/cd"`}}},
+		{"a property called propertyNames is none", `{"properties":{"propertyNames":{"type":"integer"}}}`, `{"propertyNames":"v"}`, []Violation{{"/propertyNames", "type", `it is the string "v"`}}},
+		{"dependentRequired names both", `{"dependentRequired":{"a":["b","c"]}}`, `{"a":1,"c":1}`, []Violation{{"", "dependentRequired", `missing "b", which must come with "a"; present: "a", "c"`}}},
+		{"dependencies, too", `{` + in7 + `,"dependencies":{"a":["b"]}}`, `{"a":1}`, []Violation{{"", "dependencies", `missing "b", which must come with "a"`}}},
+		{"contains counts what fits", `{"contains":{"type":"string"}}`, `[1,2]`, []Violation{{"", "contains", "expected at least 1 items that fit the schema of \"contains\", but 0 do"}}},
+		{"maxContains", `{"contains":{"type":"string"},"maxContains":1}`, `["a","b"]`, []Violation{{"", "maxContains", "expected at most 1 items that fit the schema of \"contains\", but 2 do"}}},
+		{"uniqueItems names the two", `{"uniqueItems":true}`, `[1,2,1.0]`, []Violation{{"", "uniqueItems", "the items at index 0 and 2 are equal"}}},
+		{"additionalItems", `{` + in7 + `,"items":[{}],"additionalItems":false}`, `[1,2]`, []Violation{{"", "additionalItems", "expected at most 1 items, but it has 2"}}},
+		{"a metaschema as schema is local", `{"$ref":"https://json-schema.org/draft/2020-12/schema"}`, `{"minLength":-1,"type":"text"}`, []Violation{
+			{"/type", "anyOf", `"string"; or expected array, but it is the string "text"`}, {"/minLength", "minimum", "must be >= 0, but it is the number -1"}}},
 		{"not", `{"not":{"type":"string"}}`, `"a"`, []Violation{{"", "not", "does not fit"}}},
 		{"if and then", `{"if":{"type":"string"},"then":{"minLength":3}}`, `"a"`, []Violation{{"", "minLength", "at least 3"}}},
 		{"a known format is asserted", `{"format":"email"}`, `"a"`, []Violation{{"", "format", `"email"`}}},
 		{"an unknown format is ignored", `{"format":"order-number"}`, `"a"`, nil},
 		{"draft 4 exclusiveMinimum", `{"$schema":"http://json-schema.org/draft-04/schema#","minimum":3,"exclusiveMinimum":true}`, `3`,
 			[]Violation{{"", "exclusiveMinimum", "above 3"}}},
-		{"draft 7 tuples", `{` + draft7 + `,"items":[{"type":"integer"}]}`, `["1"]`, []Violation{{"/0", "type", "expected integer"}}},
-		{"draft 7 ignores what stands beside $ref", `{` + draft7 + `,"definitions":{"a":{}},"properties":{"a":{"$ref":"#/definitions/a","type":"null"}}}`, `{"a":1}`, nil},
+		{"draft 7 tuples", `{` + in7 + `,"items":[{"type":"integer"}]}`, `["1"]`, []Violation{{"/0", "type", "expected integer"}}},
+		{"draft 7 ignores what stands beside $ref", `{` + in7 + `,"definitions":{"a":{}},"properties":{"a":{"$ref":"#/definitions/a","type":"null"}}}`, `{"a":1}`, nil},
 		{"a maximum beyond int64 never refuses", `{"maxLength":9223372036854775807,"maxItems":1e300}`, `"abc"`, nil},
 		{"a minimum beyond int64 is never reached", `{"minLength":1e300}`, `"abc"`, []Violation{{"", "minLength", "it has 3"}}},
 		{"defaults are not applied", `{"required":["a"],"properties":{"a":{"default":1}}}`, `{}`, []Violation{{"", "required", `missing "a"; present: nothing`}}},
@@ -117,6 +127,11 @@ func TestCompileRefuses(t *testing.T) {
 		{"tuples of an older draft", `{"items":[{}]}`, []string{"/items", "prefixItems", "$schema"}},
 		{"look-ahead", `{"properties":{"a":{"pattern":"^(?=x)"}}}`, []string{"/properties/a/pattern", "RE2", `"(?="`}},
 		{"look-ahead in a property pattern", `{"patternProperties":{"a/(?!x)":{}}}`, []string{"/patternProperties/a~1(?!x)", "RE2"}},
+		{"look-ahead in a property pattern of draft 4, whose metaschema points to all of them", `{` + in4 + `,"patternProperties":{"^a":{},"a/(?!x)":{}}}`, []string{"/patternProperties/a~1(?!x)", "RE2", `"(?!"`}},
+		{"a back-reference", `{"pattern":"(a)\\1"}`, []string{"/pattern", "RE2", `"\\1"`}},
+		{"expressions of great size", `{"allOf":[` + strings.Repeat(`{"pattern":"(x?){1000}"},`, 50) + `{}]}`, []string{"of size 104000", "at most 100000"}},
+		{"a long expression", `{"pattern":"` + strings.Repeat("a", 17000) + `"}`, []string{"17000 bytes", "at most 16384"}},
+		{"an empty enum, in the drafts that forbid it", `{` + in7 + `,"enum":[]}`, []string{"/enum", "minItems"}},
 		{"too many repetitions", `{"pattern":"^.{1,4000}$"}`, []string{"/pattern", "RE2", "{1,4000}"}},
 		{"a reference over http", `{"properties":{"a":{"$ref":"http://169.254.169.254/latest"}}}`, []string{"/properties/a/$ref", "http://169.254.169.254/latest", "nothing is ever loaded", "$defs"}},
 		{"over https with a fragment", `{"allOf":[{"$ref":"https://example.com/a.json#/b"}]}`, []string{"/allOf/0/$ref", "https://example.com/a.json#/b"}},
@@ -125,10 +140,21 @@ func TestCompileRefuses(t *testing.T) {
 		{"to a relative file", `{"items":{"$ref":"other.json#/a"}}`, []string{"/items/$ref", "other.json#/a"}},
 		{"to a relative file below $id", `{"$id":"https://example.com/x/y","items":{"$ref":"z"}}`, []string{"/items/$ref", `"z"`}},
 		{"to a urn", `{"items":{"$ref":"urn:example:a"}}`, []string{"/items/$ref", "urn:example:a"}},
+		{"below a urn", `{"$id":"urn:example:a","items":{"$ref":"z"}}`, []string{"/items/$ref", `"z"`}},
+		{"to an absolute path", `{"items":{"$ref":"/etc/passwd"}}`, []string{"/items/$ref", `"/etc/passwd"`}},
+		{"to another host", `{"items":{"$ref":"//example.com/a"}}`, []string{"/items/$ref", `"//example.com/a"`}},
+		{"in a definition that nothing refers to", `{"$defs":{"a b/c%":{"items":{"$ref":"https://example.com/a"}}}}`, []string{"/$defs/a b~1c%/items/$ref", "https://example.com/a"}},
+		{"in such a definition of an older draft", `{` + in4 + `,"definitions":{"a":{"$ref":"https://example.com/a"}}}`, []string{"/definitions/a/$ref", "https://example.com/a"}},
+		{"into data", `{"items":{"$ref":"#/properties/default/default"},"properties":{"default":{"default":{"allOf":[]}}}}`, []string{"/items/$ref", "#/properties/default/default", "no schema"}},
+		{"into a list, by a name", `{"items":{"$ref":"#/allOf/x"},"allOf":[{}]}`, []string{"/items/$ref", "#/allOf/x", "leads to nothing"}},
 		{"a dynamic reference", `{"items":{"$dynamicRef":"https://example.com/a"}}`, []string{"/items/$dynamicRef"}},
 		{"to nothing", `{"properties":{"a":{"$ref":"#/$defs/none"}}}`, []string{"/properties/a/$ref", "#/$defs/none", "leads to nothing"}},
 		{"to an anchor that is not there", `{"properties":{"a":{"$ref":"#none"}}}`, []string{"/properties/a/$ref", "#none"}},
 		{"a dialect in a file", `{"$schema":"file:///etc/passwd"}`, []string{"/$schema", "2020-12"}},
+		{"a dialect of another draft 3", `{"$schema":"http://json-schema.org/draft-03/schema#"}`, []string{"/$schema", "draft-03", "not known"}},
+		{"a part of a metaschema, without the keywords of the others", `{"$schema":"https://json-schema.org/draft/2020-12/meta/core","type":"integer"}`, []string{"/$schema", "not known"}},
+		{"a dialect that is no text", `{"$schema":7}`, []string{"/$schema", "the dialect 7 is not known"}},
+		{"its own dialect", `{"$id":"https://example.com/mine","$schema":"https://example.com/mine"}`, []string{"/$schema", "not known"}},
 		{"an unknown dialect", `{"$schema":"https://example.com/mine"}`, []string{"/$schema", "not known"}},
 		{"an endless loop", `{"$ref":"#"}`, []string{"refers to itself without end"}},
 		{"an endless loop of two", `{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"}]}},"$ref":"#/$defs/a"}`, []string{"refers to itself without end"}},
@@ -173,6 +199,7 @@ func TestValidateBounds(t *testing.T) {
 			strings.Repeat(`{"c":`, 400) + `{}` + strings.Repeat(`}`, 400)},
 		{"a large enum over a large array", `{"items":{"enum":["` + strings.Repeat("e", 200000) + `"]}}`, `[` + strings.Repeat("1,", 100000) + `1]`},
 		{"a long key before many items", `{"additionalProperties":{"items":{"type":"integer"}}}`, `{"` + strings.Repeat("k", 200000) + `":[` + strings.Repeat(`"",`, 15000) + `1]}`},
+		{"one match that takes minutes", `{"type":["string","object"],"pattern":"^` + strings.Repeat("(x?){1000}", 20) + `$"}`, `"` + strings.Repeat("x", 20000) + `y"`},
 		{"a value that no call can have", `{}`, `"` + strings.Repeat("x", 3<<20) + `"`},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
@@ -199,6 +226,7 @@ func TestLargeValidValues(t *testing.T) {
 		{"many records", `{"items":{"type":"object","properties":{"id":{"type":"integer"},"tags":{"items":{"type":"string"}}},"required":["id"],"additionalProperties":false}}`,
 			`[` + strings.Repeat(`{"id":4821,"tags":["a","b"]},`, 8000) + `{"id":1}]`},
 		{"one long string", `{"type":"string","pattern":"^[a-z]*$"}`, `"` + strings.Repeat("a", 250000) + `"`},
+		{"a long text beside a long pattern of letters", `{"properties":{"name":{"pattern":"^[\\pL .'-]{1,1000}$"}}}`, `{"name":"é","text":"` + strings.Repeat("a", 250000) + `"}`},
 		{"a deep list", `{"$defs":{"t":{"type":"object","properties":{"c":{"$ref":"#/$defs/t"}}}},"$ref":"#/$defs/t"}`,
 			strings.Repeat(`{"c":`, 511) + `{}` + strings.Repeat(`}`, 511)},
 		{"many branches", `{"allOf":[` + strings.Repeat(`{"properties":{"a":{"type":"integer"}}},`, 1999) + `{}]}`, `{"a":1}`},

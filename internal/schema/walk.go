@@ -2,10 +2,8 @@ package schema
 
 import (
 	"encoding/json"
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // Keywords by what stands below them. Where a place may or may not hold a schema (unknown keywords that a $ref can point
@@ -86,52 +84,4 @@ func clampCounts(doc any) {
 		}
 		return true
 	})
-}
-
-// findReference returns the pointer and text of the first reference whose absolute URL is target (with or without the
-// fragment).
-func findReference(doc any, target string) (pointerTokens []string, reference string, found bool) {
-	base, err := url.Parse(baseURL)
-	if err != nil {
-		return nil, "", false
-	}
-	bases := map[string]*url.URL{}
-	visitSchemas(doc, nil, func(schema map[string]any, tokens []string) bool {
-		here := base
-		for n := len(tokens); n > 0; n-- { // the nearest schema around this one
-			if b, ok := bases[strings.Join(tokens[:n-1], "\x00")]; ok {
-				here = b
-				break
-			}
-		}
-		for _, keyword := range []string{"$id", "id"} {
-			if id, ok := schema[keyword].(string); ok {
-				if u, err := here.Parse(id); err == nil {
-					here = u
-				}
-			}
-		}
-		bases[strings.Join(tokens, "\x00")] = here
-		for _, keyword := range []string{"$schema", "$ref", "$dynamicRef", "$recursiveRef"} {
-			ref, ok := schema[keyword].(string)
-			if !ok {
-				continue
-			}
-			absolute := ref
-			if u, err := here.Parse(ref); err == nil {
-				absolute = u.String()
-			}
-			if absolute == target || withoutFragment(absolute) == target || ref == target {
-				pointerTokens, reference, found = append(slices.Clone(tokens), keyword), ref, true
-				return false
-			}
-		}
-		return true
-	})
-	return pointerTokens, reference, found
-}
-
-func withoutFragment(u string) string {
-	before, _, _ := strings.Cut(u, "#")
-	return before
 }
