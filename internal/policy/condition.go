@@ -40,6 +40,8 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		// JSON does not tell 100 from 100.0, so a condition must not, either.
 		cel.CrossTypeNumericComparisons(true),
 		cel.ParserRecursionLimit(maxConditionDepth),
+		// A typing error in one of these would be found only when a call comes.
+		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateDurationLiterals()),
 	)
 })
 
