@@ -118,8 +118,8 @@ func TestPolicies(t *testing.T) {
 		{reason: "an Allow rule by ServiceAccount", tool: "account", who: "worker", decisive: rule("d-account", v1alpha1.EffectAllow), matched: 1},
 		{reason: "Deny beats Allow", tool: "forbidden", decisive: rule("b-deny", v1alpha1.EffectDeny), matched: 2,
 			message: []string{tools + "/b-deny", "ask the on-call"}},
-		{reason: "no rule, no call", tool: "unnamed", message: []string{"no ToolPolicy", agentName}},
-		{reason: "somebody else's rule", tool: "account", message: []string{"no ToolPolicy", agentName}},
+		{reason: "no rule, no call", tool: "unnamed", message: []string{"no policy allows", agentName, "Allow rule"}},
+		{reason: "somebody else's rule", tool: "account", message: []string{"no policy allows", agentName, "Allow rule"}},
 	} {
 		t.Run(test.reason, func(t *testing.T) {
 			t.Parallel()
@@ -183,7 +183,7 @@ func TestPolicyRemovedWhileStarting(t *testing.T) {
 	waitForReason(t, call, v1alpha1.ReasonStarting)
 	remove(t, policy)
 	call = waitForEnd(t, call)
-	want{code: v1alpha1.ErrorToolNotAllowed, message: []string{"no ToolPolicy"}}.check(t, call)
+	want{code: v1alpha1.ErrorToolNotAllowed, message: []string{"no policy allows"}}.check(t, call)
 	if len(call.Status.Attempts) > 0 {
 		t.Errorf("sent to pod %s: %s", pod.Name, show(call.Status.Attempts))
 	}

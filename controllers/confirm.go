@@ -23,11 +23,11 @@ type confirmer struct {
 type read struct {
 	done     chan struct{}
 	tools    []v1alpha1.Tool
-	policies []v1alpha1.ToolPolicy
+	policies policyLists
 	err      error
 }
 
-func (c *confirmer) get(ctx context.Context, namespace string) ([]v1alpha1.Tool, []v1alpha1.ToolPolicy, error) {
+func (c *confirmer) get(ctx context.Context, namespace string) ([]v1alpha1.Tool, policyLists, error) {
 	c.mu.Lock()
 	if c.waiting == nil {
 		c.waiting, c.reading = map[string]*read{}, map[string]*read{}
@@ -43,7 +43,7 @@ func (c *confirmer) get(ctx context.Context, namespace string) ([]v1alpha1.Tool,
 	case <-r.done:
 		return r.tools, r.policies, r.err
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		return nil, policyLists{}, ctx.Err()
 	}
 }
 
@@ -61,11 +61,10 @@ func (c *confirmer) run(namespace string, r, before *read) {
 	ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
 	defer cancel()
 	var tools v1alpha1.ToolList
-	var policies v1alpha1.ToolPolicyList
 	if r.err = c.reader.List(ctx, &tools, client.InNamespace(namespace)); r.err == nil {
-		r.err = c.reader.List(ctx, &policies, client.InNamespace(namespace))
+		r.policies, r.err = listPolicies(ctx, c.reader, namespace)
 	}
-	r.tools, r.policies = tools.Items, policies.Items
+	r.tools = tools.Items
 
 	c.mu.Lock()
 	if c.reading[namespace] == r {

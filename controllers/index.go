@@ -22,6 +22,10 @@ const (
 	indexUID          = "uid"          // Tool, by metadata.uid
 )
 
+// allNamespaces is the value of indexUnfinished that every such call has; no
+// namespace has the name.
+const allNamespaces = "*"
+
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, index := range []struct {
 		object  client.Object
@@ -39,7 +43,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&v1alpha1.ToolCall{}, indexUnfinished, func(o client.Object) []string {
 			if call := o.(*v1alpha1.ToolCall); !complete(call) {
-				return []string{gate.ToolNamespace(call)}
+				return []string{gate.ToolNamespace(call), allNamespaces}
 			}
 			return nil
 		}},

@@ -11,10 +11,14 @@ var (
 		Name: "callgate_calls_total",
 		Help: "Finished calls by error code; ok for those that succeeded.",
 	}, []string{"code"})
+	auditFailures = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "callgate_audit_failures_total",
+		Help: "Audit records that could not be written; the controller's log says why.",
+	})
 	stampingProven = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "callgate_stamping_proven",
 		Help: "1 while it is proven that the API server writes spec.requester, else 0 and all calls wait.",
 	})
 )
 
-func init() { metrics.Registry.MustRegister(callsTotal, stampingProven) }
+func init() { metrics.Registry.MustRegister(callsTotal, auditFailures, stampingProven) }

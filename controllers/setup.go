@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/dispatch"
 )
 
@@ -30,6 +31,8 @@ type Options struct {
 	Install string
 	// RunnerImage holds the runner; it is mounted into every sandbox.
 	RunnerImage string
+	// Audit gets a record of each decision and each end.
+	Audit *audit.Log
 }
 
 // CacheOptions keeps the cache to the objects of this install: other people's
@@ -62,7 +65,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	schemas := &schemaCache{}
+	schemas, policies := &schemaCache{}, &policyCache{}
 	stamping := &StampingReconciler{Client: mgr.GetClient(), Install: o.Install}
 	if err := stamping.setup(mgr); err != nil {
 		return fmt.Errorf("stamping controller: %w", err)
@@ -70,7 +73,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas}).setup(mgr); err != nil {
 		return fmt.Errorf("tool controller: %w", err)
 	}
-	if err := (&ToolPolicyReconciler{Client: mgr.GetClient()}).setup(mgr); err != nil {
+	if err := (&ToolPolicyReconciler{Client: mgr.GetClient(), schemas: schemas, policies: policies}).setup(mgr); err != nil {
 		return fmt.Errorf("toolpolicy controller: %w", err)
 	}
 	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o}).setup(mgr); err != nil {
@@ -81,7 +84,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	calls := &ToolCallReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: clientset.CoreV1(),
 		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
-		Stamping: stamping.State, schemas: schemas,
+		Stamping: stamping.State, schemas: schemas, policies: policies,
 		dispatcher: dispatch.New(mgr.GetConfig(), clientset, func(call types.NamespacedName) {
 			ended <- event.TypedGenericEvent[types.NamespacedName]{Object: call}
 		}),

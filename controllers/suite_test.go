@@ -32,6 +32,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/controllers"
+	"callgate.dev/callgate/internal/audit"
 )
 
 const (
@@ -256,7 +257,7 @@ func startController(cfg *rest.Config) (*manager, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := controllers.Setup(ctx, mgr, controllers.Options{Install: install, RunnerImage: runnerImage}); err != nil {
+	if err := controllers.Setup(ctx, mgr, controllers.Options{Install: install, RunnerImage: runnerImage, Audit: audit.NewLog(&auditLines)}); err != nil {
 		cancel()
 		return nil, err
 	}

@@ -58,7 +58,12 @@ type problem struct {
 func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	t := &v1alpha1.Tool{}
 	if err := r.Get(ctx, req.NamespacedName, t); apierrors.IsNotFound(err) {
-		return r.cleanUp(ctx, req)
+		result, err := r.cleanUp(ctx, req)
+		if err == nil && result.RequeueAfter == 0 {
+			// Its last sandbox is gone, and nobody reads an output by it any more.
+			r.schemas.forget(req.NamespacedName)
+		}
+		return result, err
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -98,7 +103,7 @@ func userNamespaceWords(t *v1alpha1.Tool) string {
 
 // check returns the first reason why a Tool cannot be called.
 func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
-	s := r.schemas.get(t)
+	s := r.schemas.of(t)
 	if s.err != nil {
 		return problem{reason: v1alpha1.ReasonInvalidSchema, message: s.err.Error()}, nil
 	}

@@ -45,6 +45,7 @@ type ToolCallReconciler struct {
 	Stamping  func() gate.Stamping
 
 	schemas    *schemaCache
+	policies   *policyCache
 	dispatcher *dispatch.Dispatcher
 	confirm    confirmer
 }
@@ -129,14 +130,14 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 func (r *ToolCallReconciler) decide(ctx context.Context, call *v1alpha1.ToolCall) (gate.Admitted, error) {
 	namespace := gate.ToolNamespace(call)
 	var tools v1alpha1.ToolList
-	var policies v1alpha1.ToolPolicyList
 	if err := r.List(ctx, &tools, client.InNamespace(namespace), toolsNamed(call.Spec.ToolRef)); err != nil {
 		return gate.Admitted{}, err
 	}
-	if err := r.List(ctx, &policies, client.InNamespace(namespace)); err != nil {
+	policies, err := listPolicies(ctx, r.Client, namespace)
+	if err != nil {
 		return gate.Admitted{}, err
 	}
-	a := gate.Admission{Now: time.Now(), Call: call, Stamping: r.Stamping(), Tools: tools.Items, Policies: policies.Items}
+	a := gate.Admission{Now: time.Now(), Call: call, Stamping: r.Stamping(), Tools: tools.Items, Policies: r.policies.compile(policies)}
 	admitted := r.judge(a)
 	if admitted.Act != gate.ActConfirm {
 		return admitted, nil
@@ -145,7 +146,7 @@ func (r *ToolCallReconciler) decide(ctx context.Context, call *v1alpha1.ToolCall
 	if err != nil {
 		return gate.Admitted{}, err
 	}
-	a.Confirmed, a.Policies, a.Tools = true, confirmed, nil
+	a.Confirmed, a.Policies, a.Tools = true, r.policies.compile(confirmed), nil
 	for i := range all {
 		if refersTo(call.Spec.ToolRef, &all[i]) {
 			a.Tools = append(a.Tools, all[i])
@@ -156,7 +157,7 @@ func (r *ToolCallReconciler) decide(ctx context.Context, call *v1alpha1.ToolCall
 
 func (r *ToolCallReconciler) judge(a gate.Admission) gate.Admitted {
 	if len(a.Tools) > 0 {
-		a.InputSchema = r.schemas.get(&a.Tools[0]).input
+		a.InputSchema = r.schemas.of(&a.Tools[0]).input
 	}
 	return gate.Admit(a)
 }
@@ -186,6 +187,7 @@ func (r *ToolCallReconciler) setup(mgr ctrl.Manager, ended <-chan event.TypedGen
 		For(&v1alpha1.ToolCall{}).
 		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&v1alpha1.ToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
+		Watches(&v1alpha1.ClusterToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(callOfSandbox)).
 		WatchesRawSource(source.TypedChannel(ended, enqueueNamed)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: parallelCalls, RateLimiter: retries()}).
@@ -195,7 +197,11 @@ func (r *ToolCallReconciler) setup(mgr ctrl.Manager, ended <-chan event.TypedGen
 // unfinishedCalls are the calls that a change of a Tool or policy may matter to.
 func (r *ToolCallReconciler) unfinishedCalls(ctx context.Context, o client.Object) []reconcile.Request {
 	var calls v1alpha1.ToolCallList
-	if err := r.List(ctx, &calls, client.MatchingFields{indexUnfinished: o.GetNamespace()}); err != nil {
+	where := o.GetNamespace()
+	if where == "" {
+		where = allNamespaces
+	}
+	if err := r.List(ctx, &calls, client.MatchingFields{indexUnfinished: where}); err != nil {
 		return nil // only a cache that is not started fails
 	}
 	requests := make([]reconcile.Request, 0, len(calls.Items))

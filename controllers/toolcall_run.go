@@ -125,7 +125,7 @@ func (r *ToolCallReconciler) outputSpec(ctx context.Context, call *v1alpha1.Tool
 	if tool != nil {
 		rules := sandbox.OutputRules(tool)
 		return result.Spec{Format: rules.Format, MaxBytes: rules.MaxBytes, SideEffects: rules.SideEffects,
-			Schema: r.schemas.get(tool).output, Timeout: timeout}, nil
+			Schema: r.schemas.of(tool).output, Timeout: timeout}, nil
 	}
 	spec := result.Spec{Timeout: timeout}
 	job := &batchv1.Job{}
@@ -136,7 +136,8 @@ func (r *ToolCallReconciler) outputSpec(ctx context.Context, call *v1alpha1.Tool
 	if err := json.Unmarshal([]byte(job.Annotations[sandbox.AnnotationOutput]), &rules); err == nil {
 		spec.Format, spec.MaxBytes, spec.SideEffects = rules.Format, rules.MaxBytes, rules.SideEffects
 	}
-	if known, ok := r.schemas.lookup(schemaKey{call.Status.ToolUID, call.Status.ToolGeneration}); ok {
+	name := client.ObjectKey{Namespace: a.Namespace, Name: job.Annotations[v1alpha1.AnnotationTool]}
+	if known, ok := r.schemas.lookup(name, call.Status.ToolUID, call.Status.ToolGeneration); ok {
 		spec.Schema = known.output
 	}
 	return spec, nil

@@ -13,8 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/gate"
 )
 
@@ -53,6 +55,13 @@ func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall,
 	}
 	if err != nil {
 		return 0, fmt.Errorf("write the call's status: %w", err)
+	}
+	for _, record := range audit.Records(&call.Status, updated, now.Time) {
+		if err := r.Audit.Write(record); err != nil {
+			// The call has its answer; a log that cannot be written must be seen.
+			auditFailures.Inc()
+			log.FromContext(ctx).Error(err, "An audit record is lost", "type", record.Type)
+		}
 	}
 	if v.Ended() {
 		r.record(updated, v)

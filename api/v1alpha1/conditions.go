@@ -53,9 +53,25 @@ const (
 	ReasonNetworkPolicyFailed = "NetworkPolicyFailed"
 )
 
-// ReasonInvalidRule of the Ready condition of a ToolPolicy: a rule cannot be
-// read, and counts against every call.
+// ReasonInvalidRule of the Ready condition of a policy: a rule cannot be read,
+// and counts against every call.
 const ReasonInvalidRule = "InvalidRule"
+
+// ConditionArgumentsKnown of a policy is False if a condition reads an argument
+// that no selected Tool declares, or reads one without has() that some
+// selected Tool does not require. The policy is in force all the same.
+const ConditionArgumentsKnown = "ArgumentsKnown"
+
+// Reasons of the ArgumentsKnown condition.
+const (
+	// ReasonArgumentsDeclared: all that is read is declared, or guarded.
+	ReasonArgumentsDeclared = "Declared"
+	// ReasonUnknownArgument: no selected Tool declares it; likely a typing error.
+	ReasonUnknownArgument = "UnknownArgument"
+	// ReasonUnguardedArgument: a call without it makes the condition fail, which
+	// counts against the call.
+	ReasonUnguardedArgument = "UnguardedArgument"
+)
 
 // ErrorCode says in one word why a call did not succeed. The set is open:
 // clients treat an unknown code as failed and follow result.retryable.

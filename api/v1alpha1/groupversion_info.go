@@ -14,6 +14,7 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
 		&Tool{}, &ToolList{},
 		&ToolCall{}, &ToolCallList{},
 		&ToolPolicy{}, &ToolPolicyList{},
+		&ClusterToolPolicy{}, &ClusterToolPolicyList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -186,11 +186,35 @@ type PolicyDecision struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	MatchedRules []RuleReference `json:"matchedRules,omitempty"`
+
+	// audit is the decision as it would be if the policies in mode Audit were
+	// enforced, too; absent if none of their rules matched. It changes nothing.
+	// +optional
+	Audit *AuditDecision `json:"audit,omitempty"`
+}
+
+// AuditDecision is what would have been decided with policies in mode Audit.
+type AuditDecision struct {
+	// allowed says whether the call would have been allowed.
+	// +required
+	Allowed *bool `json:"allowed,omitempty"`
+
+	// decisiveRule is the rule that would have decided.
+	// +optional
+	DecisiveRule *RuleReference `json:"decisiveRule,omitempty"`
+
+	// matchedRules are the rules of the policies in mode Audit that matched, at
+	// most 64, sorted.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	MatchedRules []RuleReference `json:"matchedRules,omitempty"`
 }
 
 // RuleReference names a rule of a policy.
 type RuleReference struct {
-	// policy that holds the rule: namespace/name.
+	// policy that holds the rule: namespace/name of a ToolPolicy, or the name of
+	// a ClusterToolPolicy.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512

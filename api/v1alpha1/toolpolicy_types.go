@@ -29,11 +29,12 @@ const (
 	EffectLimit           RuleEffect = "Limit"
 )
 
-// ToolPolicySpec says who may call which Tools of its namespace.
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'Enforce'",message="mode: Audit is not served by this version",fieldPath=".mode"
+// ToolPolicySpec says who may call which Tools. It is the spec of a ToolPolicy,
+// which speaks of the Tools of its namespace, and of a ClusterToolPolicy, which
+// speaks of those of all namespaces.
 type ToolPolicySpec struct {
-	// mode says whether the policy decides or only records. This version
-	// refuses Audit.
+	// mode says whether the policy decides, or is only recorded with each
+	// decision and changes nothing.
 	// +optional
 	// +kubebuilder:default=Enforce
 	Mode PolicyMode `json:"mode,omitempty"`
@@ -87,7 +88,6 @@ type Subject struct {
 
 // PolicyRule is one rule.
 // +kubebuilder:validation:XValidation:rule="self.effect == 'Allow' || self.effect == 'Deny'",message="effects RequireApproval and Limit are not served by this version",fieldPath=".effect"
-// +kubebuilder:validation:XValidation:rule="!has(self.when)",message="when is not served by this version",fieldPath=".when"
 // +kubebuilder:validation:XValidation:rule="!has(self.message) || self.effect == 'Deny'",message="message goes with effect Deny only",fieldPath=".message"
 type PolicyRule struct {
 	// name of the rule, unique in the policy; decisions name it.
@@ -106,7 +106,11 @@ type PolicyRule struct {
 	// +required
 	Tools ToolSelector `json:"tools,omitzero"`
 
-	// when is a CEL condition. Not served by this version.
+	// when is a CEL condition: the rule matches only calls for which it is true.
+	// It sees args, caller{username, groups, serviceAccount}, tool{name,
+	// namespace, labels, sideEffects}, call{namespace, context} and now. If it
+	// does not compile, or fails on a call, it counts against the call: an Allow
+	// does not match, any other effect does.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
@@ -120,7 +124,7 @@ type PolicyRule struct {
 }
 
 // ToolSelector selects Tools.
-// +kubebuilder:validation:XValidation:rule="has(self.names) || has(self.selector) || has(self.sideEffects)",message="at least one of names, selector and sideEffects must be set; names: [\"*\"] selects every Tool"
+// +kubebuilder:validation:XValidation:rule="has(self.names) || has(self.selector) || has(self.sideEffects) || has(self.namespaces)",message="at least one of names, selector, sideEffects and namespaces must be set; names: [\"*\"] selects every Tool"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector must not be empty; names: [\"*\"] selects every Tool",fieldPath=".selector"
 type ToolSelector struct {
 	// names of Tool objects, exactly, or * for every Tool.
@@ -142,16 +146,25 @@ type ToolSelector struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=3
 	SideEffects []SideEffects `json:"sideEffects,omitempty"`
+
+	// namespaces of the Tools, exactly. In a ClusterToolPolicy only.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Namespaces []string `json:"namespaces,omitempty"`
 }
 
-// ToolPolicyStatus is what the controller observed of a ToolPolicy.
+// ToolPolicyStatus is what the controller observed of a policy.
 type ToolPolicyStatus struct {
 	// observedGeneration is the generation that the conditions speak of.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the policy: Ready.
+	// conditions of the policy: Ready, ArgumentsKnown.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -162,6 +175,7 @@ type ToolPolicyStatus struct {
 // ToolPolicy says who may call which Tools of its namespace. Without an Allow
 // rule nothing is allowed; a Deny rule beats every Allow.
 //
+// +kubebuilder:validation:XValidation:rule="self.spec.rules.all(r, !has(r.tools.namespaces))",message="tools.namespaces belongs into a ClusterToolPolicy; a ToolPolicy speaks of the Tools of its own namespace",fieldPath=".spec.rules"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=callgate,shortName=tpol

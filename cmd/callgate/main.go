@@ -19,6 +19,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/controllers"
+	"callgate.dev/callgate/internal/audit"
 )
 
 func main() {
@@ -31,6 +32,7 @@ func main() {
 func run() error {
 	var o controllers.Options
 	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
+	auditLog := flag.String("audit-log", "", "file that audit records are appended to, one JSON line each; empty means standard output")
 	flag.Parse()
 	if o.RunnerImage == "" {
 		return errors.New("--runner-image must be set to the image that holds the runner")
@@ -38,9 +40,17 @@ func run() error {
 	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
 		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
 	}
-	logger := zap.New()
+	logger := zap.New() // to standard error
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger) // what client-go says, in the same form
+	records := os.Stdout
+	if *auditLog != "" {
+		var err error
+		if records, err = os.OpenFile(*auditLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+			return fmt.Errorf("open the file that --audit-log names: %w", err)
+		}
+	}
+	o.Audit = audit.NewLog(records)
 
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {

@@ -46,8 +46,8 @@ type Admission struct {
 	Stamping Stamping
 	// Tools that the call's toolRef names, in its namespace: usually one.
 	Tools []v1alpha1.Tool
-	// Policies of the Tool's namespace.
-	Policies []v1alpha1.ToolPolicy
+	// Policies of the Tool's namespace, and those of all namespaces.
+	Policies []*policy.Policy
 	// Confirmed: Tools and Policies were read past the cache.
 	Confirmed bool
 	// InputSchema of the Tool, compiled; nil if it does not compile.
@@ -67,15 +67,18 @@ type Admitted struct {
 }
 
 // Admit decides whether a call may run. It reads in the order of the design's
-// picture: who asked, lookup, authorize, readiness, validate.
+// picture: who asked, lookup, authorize by what is known without the arguments,
+// readiness, validate, authorize by the arguments. So a caller that nothing
+// allows learns nothing of a schema, and a wrong type is always
+// invalid_arguments.
 func Admit(a Admission) Admitted {
 	// What was judged before stands until it is judged anew.
 	out := Admitted{ArgsDigest: a.Call.Status.ArgsDigest, Decision: a.Call.Status.Decision}
 	for _, check := range []func(Admission, *Admitted) (Verdict, bool){
-		cancelled, requester, lookup, authorize, ready, validate,
+		cancelled, requester, lookup, authorizeCaller, ready, validate, authorizeArguments,
 	} {
 		if v, stop := check(a, &out); stop {
-			out.Verdict = withDeadline(v, a.Call, a.Now)
+			out.Verdict, out.Command = withDeadline(v, a.Call, a.Now), nil
 			return out
 		}
 	}
@@ -156,9 +159,28 @@ func ToolNamespace(call *v1alpha1.ToolCall) string {
 	return call.Namespace
 }
 
-func authorize(a Admission, out *Admitted) (Verdict, bool) {
-	d := policy.Decide(out.Tool, *a.Call.Spec.Requester, a.Policies)
-	out.Decision = &v1alpha1.PolicyDecision{Allowed: ptr.To(d.Allowed), DecisiveRule: d.Decisive, MatchedRules: d.Matched}
+// authorizeCaller refuses what no arguments could make allowed.
+func authorizeCaller(a Admission, out *Admitted) (Verdict, bool) {
+	return authorize(a, out, nil)
+}
+
+// authorizeArguments decides with all rules. The arguments are valid.
+func authorizeArguments(a Admission, out *Admitted) (Verdict, bool) {
+	decoded, err := jsonvalue.Decode(Args(a.Call))
+	args, ok := decoded.(map[string]any)
+	if err != nil || !ok {
+		return end(v1alpha1.ErrorInternal, true, "the arguments were valid and cannot be read"), true
+	}
+	return authorize(a, out, policy.Arguments(args))
+}
+
+func authorize(a Admission, out *Admitted, args map[string]any) (Verdict, bool) {
+	d := policy.Decide(policy.Input{
+		Tool: out.Tool, Requester: *a.Call.Spec.Requester, Namespace: a.Call.Namespace, Context: a.Call.Spec.Context, Now: a.Now, Args: args,
+	}, a.Policies)
+	if args != nil || !d.Allowed {
+		out.Decision = &v1alpha1.PolicyDecision{Allowed: ptr.To(d.Allowed), DecisiveRule: d.Decisive, MatchedRules: d.Matched, Audit: d.Audit}
+	}
 	if d.Allowed {
 		return Verdict{}, false
 	}

@@ -10,6 +10,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/jsonvalue"
+	"callgate.dev/callgate/internal/policy"
 	"callgate.dev/callgate/internal/schema"
 )
 
@@ -50,14 +51,13 @@ func testTool(name string) v1alpha1.Tool {
 	}
 }
 
-func testPolicy(name string, effect v1alpha1.RuleEffect) v1alpha1.ToolPolicy {
-	return v1alpha1.ToolPolicy{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "tools", Name: name},
-		Spec: v1alpha1.ToolPolicySpec{
-			Subjects: []v1alpha1.Subject{{Kind: v1alpha1.SubjectServiceAccount, Namespace: "agents", Name: "assistant"}},
-			Rules:    []v1alpha1.PolicyRule{{Name: "all", Effect: effect, Tools: v1alpha1.ToolSelector{Names: []string{"*"}}}},
-		},
-	}
+// testPolicy has one rule for every Tool, with a condition if there is one.
+func testPolicy(name string, effect v1alpha1.RuleEffect, when ...string) *policy.Policy {
+	return policy.Compile("tools", name, &v1alpha1.ToolPolicySpec{
+		Subjects: []v1alpha1.Subject{{Kind: v1alpha1.SubjectServiceAccount, Namespace: "agents", Name: "assistant"}},
+		Rules: []v1alpha1.PolicyRule{{Name: "all", Effect: effect, Tools: v1alpha1.ToolSelector{Names: []string{"*"}},
+			When: strings.Join(when, "")}},
+	})
 }
 
 // admissible is a call, two seconds old, that may run.
@@ -70,7 +70,7 @@ func admissible(t *testing.T) Admission {
 	return Admission{
 		Now: created.Add(2 * time.Second), Call: testCall(`{"text":"hello"}`),
 		Stamping: Stamping{Proven: true, LastChange: created.Add(-time.Hour)},
-		Tools:    []v1alpha1.Tool{testTool("echo")}, Policies: []v1alpha1.ToolPolicy{testPolicy("support", v1alpha1.EffectAllow)},
+		Tools:    []v1alpha1.Tool{testTool("echo")}, Policies: []*policy.Policy{testPolicy("support", v1alpha1.EffectAllow)},
 		InputSchema: s,
 	}
 }
@@ -177,9 +177,9 @@ func TestAdmit(t *testing.T) {
 		{reason: "no policy, a young call: ask the API server first", change: func(_ *testing.T, a *Admission) { a.Policies = nil }, act: ActConfirm, wait: "Pending", judged: true},
 		{reason: "no policy, the last young moment", change: func(_ *testing.T, a *Admission) { a.Policies = nil; at(a, 5*time.Second-1) }, act: ActConfirm, wait: "Pending", judged: true},
 		{reason: "no policy, five seconds old: the cache has had its time", change: func(_ *testing.T, a *Admission) { a.Policies = nil; at(a, 5*time.Second) },
-			code: v1alpha1.ErrorToolNotAllowed, message: "no ToolPolicy in namespace \"tools\" allows system:serviceaccount:agents:assistant", judged: true},
+			code: v1alpha1.ErrorToolNotAllowed, message: "no policy allows system:serviceaccount:agents:assistant to call Tool tools/echo", judged: true},
 		{reason: "no policy, confirmed", change: func(_ *testing.T, a *Admission) { a.Policies, a.Confirmed = nil, true },
-			code: v1alpha1.ErrorToolNotAllowed, message: "no ToolPolicy", judged: true},
+			code: v1alpha1.ErrorToolNotAllowed, message: "no policy allows", judged: true},
 		{reason: "denied by a rule: nothing to confirm",
 			change: func(_ *testing.T, a *Admission) {
 				a.Policies = append(a.Policies, testPolicy("never", v1alpha1.EffectDeny))
@@ -194,7 +194,7 @@ func TestAdmit(t *testing.T) {
 			change: func(_ *testing.T, a *Admission) {
 				a.Policies, a.Confirmed, a.Call.Spec.Args.Raw = nil, true, []byte(`{"text":1}`)
 				condition(a, metav1.ConditionFalse, 3)
-			}, code: v1alpha1.ErrorToolNotAllowed, message: "no ToolPolicy", judged: true},
+			}, code: v1alpha1.ErrorToolNotAllowed, message: "no policy allows", judged: true},
 
 		// 5. readiness
 		{reason: "not Ready: the condition is named", change: func(_ *testing.T, a *Admission) { condition(a, metav1.ConditionFalse, 3) },
@@ -348,12 +348,14 @@ func TestAdmitKeepsWhatWasJudged(t *testing.T) {
 
 func TestTwoToolsOfOneNameAreJudgedTheSameInAnyOrder(t *testing.T) {
 	one, two := testTool("echo1"), testTool("echo2")
-	onlyOne := testPolicy("support", v1alpha1.EffectAllow)
-	onlyOne.Spec.Rules[0].Tools.Names = []string{"echo1"}
+	onlyOne := policy.Compile("tools", "support", &v1alpha1.ToolPolicySpec{
+		Subjects: []v1alpha1.Subject{{Kind: v1alpha1.SubjectServiceAccount, Namespace: "agents", Name: "assistant"}},
+		Rules:    []v1alpha1.PolicyRule{{Name: "one", Effect: v1alpha1.EffectAllow, Tools: v1alpha1.ToolSelector{Names: []string{"echo1"}}}},
+	})
 	var ends []string
 	for _, tools := range [][]v1alpha1.Tool{{one, two}, {two, one}} {
 		a := admissible(t)
-		a.Tools, a.Policies, a.Confirmed = tools, []v1alpha1.ToolPolicy{onlyOne}, true
+		a.Tools, a.Policies, a.Confirmed = tools, []*policy.Policy{onlyOne}, true
 		got := Admit(a)
 		if !got.Ended() || got.Command != nil {
 			t.Fatalf("order %s, %s: one of the two would run", tools[0].Name, tools[1].Name)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -150,6 +151,13 @@ func newCompiler(opts options) *jsonschema.Compiler {
 func (s *Schema) HasProperty(name string) bool {
 	_, ok := s.properties[name]
 	return ok
+}
+
+// RequiresProperty tells whether `required` of the root schema lists name. It follows nothing else.
+func (s *Schema) RequiresProperty(name string) bool {
+	root, _ := s.doc.(map[string]any)
+	required, _ := root["required"].([]any)
+	return slices.Contains(required, any(name))
 }
 
 func declaredProperties(doc any) map[string]struct{} {

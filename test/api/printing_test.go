@@ -27,6 +27,9 @@ func TestKubectlGet(t *testing.T) {
 	admin.create(t, base+"/tools", fromYAML(t, validTool).json(t))
 	admin.create(t, base+"/tools", fromYAML(t, smallestTool).json(t))
 	admin.create(t, base+"/toolpolicies", fromYAML(t, validPolicy).json(t))
+	const cluster = "/apis/callgate.dev/v1alpha1/clustertoolpolicies"
+	admin.create(t, cluster, merged(t, validClusterPolicy, `{metadata: {name: printed}, spec: {mode: Audit}}`).json(t))
+	t.Cleanup(func() { admin.do(t, http.MethodDelete, cluster+"/printed", jsonType, "") })
 
 	const now = `"lastTransitionTime":"2026-01-02T03:04:05Z"`
 	for _, status := range []struct{ path, status string }{
@@ -65,10 +68,14 @@ func TestKubectlGet(t *testing.T) {
 			"NAME READY MODE RULES AGE",
 			"support-agents True Enforce orders",
 		}, "short name"},
+		{"ctpol", []string{"ctpol"}, []string{
+			"NAME READY MODE RULES AGE",
+			"printed Audit read",
+		}, "short name"},
 		{"callgate", []string{"callgate", "-o", "name"}, []string{
 			"tool.callgate.dev/update-order-status", "tool.callgate.dev/word-stats",
 			"toolcall.callgate.dev/a-by-name", "toolcall.callgate.dev/b-by-function", "toolcall.callgate.dev/c-fresh",
-			"toolpolicy.callgate.dev/support-agents",
+			"toolpolicy.callgate.dev/support-agents", "clustertoolpolicy.callgate.dev/printed",
 		}, "the category has all kinds"},
 		{"wide", []string{"tc", "b-by-function", "-o", "wide", "--no-headers"}, []string{
 			"b-by-function update_order_status ToolTimeout false alice 5s tool_timeout after 5 s",

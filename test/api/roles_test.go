@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -38,6 +39,19 @@ func bind(t *testing.T, namespace, role, username string) {
 	}
 }
 
+func bindCluster(t *testing.T, role, username string) {
+	t.Helper()
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: role + "-"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: username}},
+	}
+	if err := adminClient.Create(t.Context(), binding); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = adminClient.Delete(context.Background(), binding) }) // other tests have users of their own
+}
+
 func TestRoles(t *testing.T) {
 	const controller = "system:serviceaccount:callgate-system:callgate-controller"
 	opened, closed := &corev1.Namespace{}, &corev1.Namespace{}
@@ -48,11 +62,13 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	bind(t, opened.Name, "callgate-tool-namespace", controller)
-	for _, role := range []string{"callgate-agent", "callgate-viewer", "callgate-tool-admin", "callgate-policy-admin"} {
+	for _, role := range []string{"callgate-agent", "callgate-viewer", "callgate-tool-admin", "callgate-policy-admin", "callgate-cluster-policy-admin"} {
 		bind(t, opened.Name, role, role)
+		bindCluster(t, role, "all-"+role)
 	}
 	if err := poll(t.Context(), "the bindings", func() (bool, string) {
-		if !may(t, "callgate-policy-admin", "list", "callgate.dev", "toolpolicies", "", opened.Name) {
+		if !may(t, "callgate-cluster-policy-admin", "list", "callgate.dev", "toolpolicies", "", opened.Name) ||
+			!may(t, "all-callgate-cluster-policy-admin", "list", "callgate.dev", "toolpolicies", "", "") {
 			return false, "the last role bound has no effect"
 		}
 		return may(t, controller, "create", "batch", "jobs", "", opened.Name), "the controller may not create jobs"
@@ -71,6 +87,9 @@ func TestRoles(t *testing.T) {
 		{controller, "list", "", "events", "", closed.Name, true, "why a sandbox does not start"},
 		{controller, "update", callgate, "toolcalls", "status", closed.Name, true, "the result"},
 		{controller, "patch", callgate, "tools", "status", closed.Name, true, "Ready"},
+		{controller, "watch", callgate, "clustertoolpolicies", "", "", true, "they decide, too"},
+		{controller, "update", callgate, "clustertoolpolicies", "status", "", true, "Ready"},
+		{controller, "update", callgate, "clustertoolpolicies", "", "", false, "it never changes a policy"},
 		{controller, "watch", "admissionregistration.k8s.io", "mutatingadmissionpolicies", "", "", true, "whether stamping is proven"},
 		{controller, "watch", "admissionregistration.k8s.io", "validatingadmissionpolicybindings", "", "", true, "the same"},
 		{controller, "create", "events.k8s.io", "events", "", closed.Name, true, "events about calls"},
@@ -109,6 +128,17 @@ func TestRoles(t *testing.T) {
 		{"callgate-tool-admin", "patch", callgate, "toolpolicies", "", opened.Name, false, "who may call is decided by others"},
 		{"callgate-policy-admin", "patch", callgate, "toolpolicies", "", opened.Name, true, "decides who may call"},
 		{"callgate-policy-admin", "patch", callgate, "tools", "", opened.Name, false, "what runs is decided by others"},
+		{"all-callgate-policy-admin", "patch", callgate, "toolpolicies", "", closed.Name, true, "of every namespace"},
+		{"all-callgate-policy-admin", "create", callgate, "clustertoolpolicies", "", "", false, "a Deny of the security team beats its Allow, and stays"},
+		{"all-callgate-viewer", "list", callgate, "clustertoolpolicies", "", "", true, "reads all"},
+		{"all-callgate-agent", "get", callgate, "clustertoolpolicies", "", "", false, "not the agent's to know"},
+		{"all-callgate-tool-admin", "create", callgate, "clustertoolpolicies", "", "", false, "who may call is decided by others"},
+		{"all-callgate-cluster-policy-admin", "create", callgate, "clustertoolpolicies", "", "", true, "decides for all namespaces"},
+		{"all-callgate-cluster-policy-admin", "update", callgate, "clustertoolpolicies", "status", "", false, "the controller's"},
+		{"all-callgate-cluster-policy-admin", "patch", callgate, "toolpolicies", "", opened.Name, false, "a namespace's own are others'"},
+		{"all-callgate-cluster-policy-admin", "list", callgate, "toolpolicies", "", "", true, "what they decide with"},
+		{"all-callgate-cluster-policy-admin", "list", callgate, "toolcalls", "", "", false, "arguments are not its business"},
+		{"callgate-cluster-policy-admin", "create", callgate, "clustertoolpolicies", "", "", false, "a RoleBinding grants nothing cluster-wide"},
 	} {
 		t.Run(fmt.Sprintf("%s/%s %s%s in %s", tc.who, tc.verb, tc.resource, tc.subresource, tc.namespace), func(t *testing.T) {
 			if got := may(t, tc.who, tc.verb, tc.group, tc.resource, tc.subresource, tc.namespace); got != tc.allowed {
@@ -138,7 +168,7 @@ func TestRolesAreNotAggregated(t *testing.T) {
 			}
 		}
 	}
-	if seen != 6 {
-		t.Errorf("%d roles named callgate-…, want 6", seen)
+	if seen != 7 {
+		t.Errorf("%d roles named callgate-…, want 7", seen)
 	}
 }

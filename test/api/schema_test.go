@@ -64,6 +64,15 @@ spec:
   - {name: orders, effect: Allow, tools: {names: [update-order-status, refund]}}
   - {name: never-prod, effect: Deny, tools: {selector: {matchLabels: {env: prod}}}, message: "ask the on-call"}
 `
+	validClusterPolicy = `
+apiVersion: callgate.dev/v1alpha1
+kind: ClusterToolPolicy
+metadata: {name: everybody}
+spec:
+  subjects: [{kind: Group, name: "system:authenticated"}]
+  rules:
+  - {name: read, effect: Allow, tools: {sideEffects: [None], namespaces: [tools]}}
+`
 )
 
 // A row changes base by a merge patch. It is refused with 422 and every part of
@@ -82,6 +91,9 @@ func runSchemaRows(t *testing.T, rows []schemaRow) {
 			object := merged(t, tc.base, tc.patch)
 			path := "/apis/callgate.dev/v1alpha1/namespaces/" + namespace + "/" +
 				map[string]string{"Tool": "tools", "ToolCall": "toolcalls", "ToolPolicy": "toolpolicies"}[object.str("kind")]
+			if object.str("kind") == "ClusterToolPolicy" {
+				path = "/apis/callgate.dev/v1alpha1/clustertoolpolicies"
+			}
 			answer := admin.do(t, http.MethodPost, path+"?dryRun=All&fieldValidation=Strict", jsonType, object.json(t))
 			if len(tc.says) == 0 {
 				if !answer.ok() {
@@ -116,12 +128,13 @@ func TestNotServedYet(t *testing.T) {
 		{"idempotencyKey", validCall, `{spec: {idempotencyKey: ship-4821}}`, []string{"spec.idempotencyKey", not}, "could run twice"},
 		{"ttlSecondsAfterFinished", validCall, `{spec: {ttlSecondsAfterFinished: 3600}}`, []string{"spec.ttlSecondsAfterFinished", not}, "nothing deletes it"},
 		{"ttlSecondsAfterFinished zero", validCall, `{spec: {ttlSecondsAfterFinished: 0}}`, []string{"spec.ttlSecondsAfterFinished", not}, "zero is a wish, too"},
-		{"audit", validPolicy, `{spec: {mode: Audit}}`, []string{"spec.mode", not}, "would be enforced"},
-		{"when", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: [refund]}, when: "args.amount < 100"}]}}`,
-			[]string{"spec.rules[0].when", not}, "would allow every amount"},
 		{"require approval", validPolicy, `{spec: {rules: [{name: a, effect: RequireApproval, tools: {names: [refund]}}]}}`,
 			[]string{"spec.rules[0].effect", not}, "nobody would be asked"},
 		{"limit", validPolicy, `{spec: {rules: [{name: a, effect: Limit, tools: {names: ["*"]}}]}}`,
+			[]string{"spec.rules[0].effect", not}, "nothing would be limited"},
+		{"require approval everywhere", validClusterPolicy, `{spec: {rules: [{name: a, effect: RequireApproval, tools: {names: [refund]}}]}}`,
+			[]string{"spec.rules[0].effect", not}, "nobody would be asked"},
+		{"limit everywhere", validClusterPolicy, `{spec: {rules: [{name: a, effect: Limit, tools: {names: ["*"]}}]}}`,
 			[]string{"spec.rules[0].effect", not}, "nothing would be limited"},
 	})
 }
@@ -191,7 +204,7 @@ func TestSchema(t *testing.T) {
 			[]string{"spec.subjects[0].namespace", "only for one"}, "there is none"},
 		{"unknown subject", validPolicy, `{spec: {subjects: [{kind: Robot, name: a}]}}`, []string{"spec.subjects[0].kind"}, "three kinds"},
 		{"rule for no tool", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {}}]}}`,
-			[]string{"spec.rules[0].tools", "at least one of names, selector and sideEffects"}, "empty must not mean all"},
+			[]string{"spec.rules[0].tools", "at least one of names, selector, sideEffects and namespaces"}, "empty must not mean all"},
 		{"rule for an empty list of tools", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: []}}]}}`,
 			[]string{"spec.rules[0].tools.names"}, "empty must not mean all"},
 		{"rule without tools", validPolicy, `{spec: {rules: [{name: a, effect: Allow}]}}`, []string{"spec.rules[0].tools: Required"}, "empty must not mean all"},
@@ -208,6 +221,30 @@ func TestSchema(t *testing.T) {
 		{"message of an allow", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: [x]}, message: hello}]}}`,
 			[]string{"spec.rules[0].message", "Deny only"}, "nobody would read it"},
 		{"unknown effect", validPolicy, `{spec: {rules: [{name: a, effect: Permit, tools: {names: [x]}}]}}`, []string{"spec.rules[0].effect"}, "typo"},
+		{"policy to try out", validPolicy, `{spec: {mode: Audit}}`, nil, "recorded, and changes nothing"},
+		{"policy in an unknown mode", validPolicy, `{spec: {mode: Warn}}`, []string{"spec.mode", "Enforce"}, "one of two"},
+		{"condition", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: [refund]}, when: "args.amount < 100"}]}}`, nil, "CEL"},
+		{"condition that does not compile", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {names: [refund]}, when: "args.amount <"}]}}`,
+			nil, "the CRD cannot see it: the policy's Ready says so, and it counts against calls"},
+		{"empty condition", validPolicy, `{spec: {rules: [{name: a, effect: Deny, tools: {names: [refund]}, when: ""}]}}`,
+			[]string{"spec.rules[0].when"}, "a template without its text gives it, and nobody knows whether always or never is meant"},
+		{"condition over the bound", validPolicy, `{spec: {rules: [{name: a, effect: Deny, tools: {names: [refund]}, when: "` + strings.Repeat("x", 4097) + `"}]}}`,
+			[]string{"spec.rules[0].when", "4096"}, "what is compiled is bounded"},
+		{"namespaces in a namespaced policy", validPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {namespaces: [other]}}]}}`,
+			[]string{"spec.rules", "tools.namespaces belongs into a ClusterToolPolicy"}, "it speaks of its own namespace only"},
+		{"namespaces and names in a namespaced policy", validPolicy, `{spec: {rules: [{name: b, effect: Allow, tools: {names: [x]}}, {name: a, effect: Allow, tools: {names: [x], namespaces: [other]}}]}}`,
+			[]string{"tools.namespaces belongs into a ClusterToolPolicy"}, "in any rule"},
+
+		{"cluster policy", validClusterPolicy, "", nil, "by namespace"},
+		{"cluster policy for all tools", validClusterPolicy, `{spec: {rules: [{name: a, effect: Deny, tools: {names: ["*"]}, when: "has(args.url)", message: ask the on-call}]}}`, nil, "of all namespaces"},
+		{"cluster policy to try out", validClusterPolicy, `{spec: {mode: Audit}}`, nil, "as a ToolPolicy"},
+		{"cluster policy for an empty list of namespaces", validClusterPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {namespaces: []}}]}}`,
+			[]string{"spec.rules[0].tools.namespaces"}, "empty must not mean all"},
+		{"cluster policy for no tool", validClusterPolicy, `{spec: {rules: [{name: a, effect: Allow, tools: {}}]}}`,
+			[]string{"spec.rules[0].tools", "at least one of"}, "empty must not mean all"},
+		{"cluster policy without subjects", validClusterPolicy, `{spec: {subjects: null}}`, []string{"spec.subjects: Required"}, "speaks of nobody"},
+		{"cluster policy with a service account of no namespace", validClusterPolicy, `{spec: {subjects: [{kind: ServiceAccount, name: a}]}}`,
+			[]string{"spec.subjects[0].namespace"}, "which one?"},
 	})
 }
 
@@ -236,6 +273,7 @@ metadata: {name: isolated}
 spec: {inputSchema: {}, isolation: {network: {}}, container: {image: i, command: [/c]}}`, "isolation",
 			`{"network":{"dns":"None"},"scratchSizeLimit":"64Mi"}`},
 		{"policy", "/toolpolicies", validPolicy, "mode", `"Enforce"`},
+		{"cluster policy", "/apis/callgate.dev/v1alpha1/clustertoolpolicies", validClusterPolicy, "mode", `"Enforce"`},
 		{"call", "/toolcalls", `
 apiVersion: callgate.dev/v1alpha1
 kind: ToolCall
@@ -243,7 +281,14 @@ metadata: {name: small}
 spec: {toolRef: {name: echo}}`, "toolRef", `{"name":"echo"}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := admin.create(t, base+tc.path, fromYAML(t, tc.document).json(t))
+			path := base + tc.path
+			if strings.HasPrefix(tc.path, "/apis") {
+				path = tc.path
+			}
+			got := admin.create(t, path, fromYAML(t, tc.document).json(t))
+			if path == tc.path { // it belongs to no namespace of this test
+				t.Cleanup(func() { admin.do(t, http.MethodDelete, path+"/"+got.str("metadata", "name"), jsonType, "") })
+			}
 			value := got.at("spec")
 			if tc.field != "spec" {
 				value = got.at("spec", tc.field)

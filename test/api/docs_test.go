@@ -1,0 +1,42 @@
+package api
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The API server takes every object that the pages about policies show, with
+// no field unknown.
+func TestObjectsOfTheDocs(t *testing.T) {
+	paths := map[string]string{
+		"ToolPolicy":        "/apis/callgate.dev/v1alpha1/namespaces/default/toolpolicies",
+		"ClusterToolPolicy": "/apis/callgate.dev/v1alpha1/clustertoolpolicies",
+		"ClusterRole":       "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+	}
+	for _, file := range []string{"policies.md", "toolpolicy.md", "clustertoolpolicy.md"} {
+		page, err := os.ReadFile(filepath.Join("../../docs", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := strings.Split(string(page), "\n```yaml\n")[1:]
+		if len(blocks) == 0 {
+			t.Errorf("%s shows no object", file)
+		}
+		for _, block := range blocks {
+			block, _, _ = strings.Cut(block, "\n```")
+			object := merged(t, block, `{metadata: {namespace: null}}`)
+			t.Run(file+"/"+object.str("metadata", "name"), func(t *testing.T) {
+				path, ok := paths[object.str("kind")]
+				if !ok {
+					t.Fatalf("no path for kind %q", object.str("kind"))
+				}
+				if answer := admin.do(t, http.MethodPost, path+"?dryRun=All&fieldValidation=Strict", jsonType, object.json(t)); !answer.ok() {
+					t.Error(answer)
+				}
+			})
+		}
+	}
+}
