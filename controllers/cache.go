@@ -1,50 +1,63 @@
 package controllers
 
 import (
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxCompiled bounds a cache; one entry is one generation of one object.
-const maxCompiled = 4096
+// keptGenerations of an object stay compiled: the current one, and the one
+// before it for the calls that run with it.
+const keptGenerations = 2
 
-// compiledCache holds what is compiled once per generation of an object. The
-// entry of an older generation stays a while, for the calls that run with it.
+// compiledCache holds what is compiled once per generation of an object. Who
+// watches the objects forgets the deleted ones, so that it holds no more than
+// there are.
 type compiledCache[T any] struct {
 	mu      sync.Mutex
-	entries map[generation]T
+	entries map[types.NamespacedName][]compiled[T]
 }
 
-type generation struct {
-	uid    types.UID
-	number int64
+type compiled[T any] struct {
+	uid        types.UID
+	generation int64
+	value      T
 }
 
-func (c *compiledCache[T]) get(key generation, compile func() T) T {
-	if v, ok := c.lookup(key); ok {
+// get returns what compile makes of an object, made once per generation.
+func (c *compiledCache[T]) get(o client.Object, compile func() T) T {
+	key := client.ObjectKeyFromObject(o)
+	if v, ok := c.lookup(key, o.GetUID(), o.GetGeneration()); ok {
 		return v
 	}
 	v := compile()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries == nil {
-		c.entries = map[generation]T{}
+		c.entries = map[types.NamespacedName][]compiled[T]{}
 	}
-	for old := range c.entries {
-		if len(c.entries) < maxCompiled {
-			break
-		}
-		delete(c.entries, old)
-	}
-	c.entries[key] = v
+	kept := append(c.entries[key], compiled[T]{o.GetUID(), o.GetGeneration(), v})
+	c.entries[key] = slices.Clone(kept[max(0, len(kept)-keptGenerations):])
 	return v
 }
 
 // lookup finds the entry of a generation that may no longer exist.
-func (c *compiledCache[T]) lookup(key generation) (T, bool) {
+func (c *compiledCache[T]) lookup(key types.NamespacedName, uid types.UID, generation int64) (v T, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v, ok := c.entries[key]
-	return v, ok
+	for _, e := range c.entries[key] {
+		if e.uid == uid && e.generation == generation {
+			return e.value, true
+		}
+	}
+	return v, false
+}
+
+// forget drops the entries of an object that is gone.
+func (c *compiledCache[T]) forget(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.entries, key)
 }

@@ -44,7 +44,7 @@ func (c *policyCache) compile(l policyLists) []*policy.Policy {
 }
 
 func (c *policyCache) of(o client.Object, spec *v1alpha1.ToolPolicySpec) *policy.Policy {
-	return c.get(generation{o.GetUID(), o.GetGeneration()}, func() *policy.Policy {
+	return c.get(o, func() *policy.Policy {
 		return policy.Compile(o.GetNamespace(), o.GetName(), spec)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -70,7 +71,7 @@ func reported(call *v1alpha1.ToolCall) bool {
 func (r *SandboxReconciler) remove(ctx context.Context, job *batchv1.Job, exits bool) error {
 	if !exits {
 		var pods corev1.PodList
-		if err := r.List(ctx, &pods, client.MatchingFields{indexCallUID: job.Labels[v1alpha1.LabelCallUID]}); err != nil {
+		if err := r.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{indexCallUID: job.Labels[v1alpha1.LabelCallUID]}); err != nil {
 			return err
 		}
 		for i := range pods.Items {
@@ -95,6 +96,7 @@ func (r *SandboxReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("sandbox").
 		For(&batchv1.Job{}).
+		WithOptions(controller.Options{RateLimiter: retries()}).
 		Watches(&v1alpha1.ToolCall{}, handler.EnqueueRequestsFromMapFunc(sandboxOfCall)).
 		Complete(r)
 }

@@ -17,7 +17,7 @@ type schemas struct {
 }
 
 func (c *schemaCache) of(t *v1alpha1.Tool) schemas {
-	return c.get(generation{t.UID, t.Generation}, func() schemas { return compile(t) })
+	return c.get(t, func() schemas { return compile(t) })
 }
 
 func compile(t *v1alpha1.Tool) (s schemas) {

@@ -5,6 +5,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -12,10 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/audit"
@@ -41,6 +44,16 @@ func CacheOptions(install string) cache.Options {
 		&corev1.Pod{}:                 ours,
 		&networkingv1.NetworkPolicy{}: ours,
 	}}
+}
+
+// ReconcileTimeout bounds one look at one object, and so every request to the
+// API server in it. Streams to sandboxes live outside of it.
+const ReconcileTimeout = apiTimeout
+
+// retries bounds the pause after an error: a call has deadlines, and an error of
+// the API server must not make it sleep past them.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](20*time.Millisecond, 3*time.Second)
 }
 
 // Setup adds all reconcilers to the manager.

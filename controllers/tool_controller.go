@@ -20,11 +20,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/jsonvalue"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/template"
 )
 
 const (
+	// maxConditionMessage bounds the cluster's own words in a condition; the API
+	// server takes 32,768 bytes.
+	maxConditionMessage = 4096
 	// notReadyRetry is the pause before a Tool is looked at again whose cure no
 	// watch shows, such as a RoleBinding.
 	notReadyRetry = 3 * time.Second
@@ -54,7 +58,12 @@ type problem struct {
 func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	t := &v1alpha1.Tool{}
 	if err := r.Get(ctx, req.NamespacedName, t); apierrors.IsNotFound(err) {
-		return r.cleanUp(ctx, req)
+		result, err := r.cleanUp(ctx, req)
+		if err == nil && result.RequeueAfter == 0 {
+			// Its last sandbox is gone, and nobody reads an output by it any more.
+			r.schemas.forget(req.NamespacedName)
+		}
+		return result, err
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -65,7 +74,7 @@ func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	before := t.Status.DeepCopy()
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, ObservedGeneration: t.Generation}
 	if p.reason != "" {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, p.reason, p.message
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, p.reason, jsonvalue.Cut(jsonvalue.Printable(p.message), maxConditionMessage)
 	} else {
 		c.Message = userNamespaceWords(t)
 	}
@@ -100,6 +109,9 @@ func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, 
 	}
 	if err := template.Check(t.Spec.Container.Command, s.input.HasProperty); err != nil {
 		return problem{reason: v1alpha1.ReasonInvalidCommand, message: "spec." + err.Error()}, nil
+	}
+	if err := sandbox.Check(t); err != nil {
+		return problem{reason: v1alpha1.ReasonInvalidSandbox, message: err.Error()}, nil
 	}
 	for _, step := range []func(context.Context, *v1alpha1.Tool) (problem, error){
 		r.checkFunctionName, r.checkNamespace, r.checkRuntimeClass, r.ensureNetworkPolicy, r.checkSandbox,

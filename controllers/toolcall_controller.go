@@ -70,6 +70,9 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	} else {
 		next, err = r.admit(ctx, call)
 	}
+	if apierrors.IsNotFound(err) {
+		err = nil // deleted meanwhile
+	}
 	if apierrors.IsConflict(err) {
 		// Decided on an old state; the newer one is on its way into the cache.
 		return ctrl.Result{RequeueAfter: 20 * time.Millisecond}, nil
@@ -187,7 +190,7 @@ func (r *ToolCallReconciler) setup(mgr ctrl.Manager, ended <-chan event.TypedGen
 		Watches(&v1alpha1.ClusterToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(callOfSandbox)).
 		WatchesRawSource(source.TypedChannel(ended, enqueueNamed)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: parallelCalls}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: parallelCalls, RateLimiter: retries()}).
 		Complete(r)
 }
 

@@ -31,7 +31,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	if err != nil {
 		return 0, err
 	}
-	pod, err := r.podOf(ctx, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
+	pod, err := r.podOf(ctx, attempt.Namespace, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
 	if err == nil && pod == nil {
 		pod, err = r.podPastCache(ctx, attempt)
 	}
@@ -136,7 +136,8 @@ func (r *ToolCallReconciler) outputSpec(ctx context.Context, call *v1alpha1.Tool
 	if err := json.Unmarshal([]byte(job.Annotations[sandbox.AnnotationOutput]), &rules); err == nil {
 		spec.Format, spec.MaxBytes, spec.SideEffects = rules.Format, rules.MaxBytes, rules.SideEffects
 	}
-	if known, ok := r.schemas.lookup(generation{call.Status.ToolUID, call.Status.ToolGeneration}); ok {
+	name := client.ObjectKey{Namespace: a.Namespace, Name: job.Annotations[v1alpha1.AnnotationTool]}
+	if known, ok := r.schemas.lookup(name, call.Status.ToolUID, call.Status.ToolGeneration); ok {
 		spec.Schema = known.output
 	}
 	return spec, nil

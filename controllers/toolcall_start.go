@@ -70,7 +70,7 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 	if s.Job == nil {
 		return gate.Start(*s), nil
 	}
-	pod, err := r.podOf(ctx, s.Call.UID, func(p *corev1.Pod) bool { return metav1.IsControlledBy(p, s.Job) })
+	pod, err := r.podOf(ctx, s.Job.Namespace, s.Call.UID, func(p *corev1.Pod) bool { return metav1.IsControlledBy(p, s.Job) })
 	if err != nil {
 		return gate.Verdict{}, err
 	}
@@ -109,16 +109,10 @@ func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdi
 		return verdict, nil, err
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		return gate.Verdict{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, false, "the API server refused the sandbox's Job: "+err.Error())}, nil, nil
-	case apierrors.IsForbidden(err):
-		limit := sandbox.StartDeadlineSeconds(s.Tool)
-		if s.Now.Sub(s.Call.CreationTimestamp.Time) > time.Duration(limit)*time.Second {
-			return gate.Verdict{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, true,
-				fmt.Sprintf("the sandbox's Job could not be created within startDeadlineSeconds (%d): %s", limit, err))}, nil, nil
-		}
-		verdict.Message, verdict.After = "the sandbox's Job cannot be created: "+err.Error(), 2*quiet
-		return verdict, nil, nil
 	}
-	return gate.Verdict{}, nil, fmt.Errorf("create the sandbox: %w", err)
+	// A quota, a webhook that is down, a missing right, an API server that is
+	// slow: time may cure it, within the call's bounds.
+	return gate.Uncreated(*s, err.Error()), nil, nil
 }
 
 // plan makes the attempt's entry and the frame for a pod that runs.
@@ -176,10 +170,12 @@ func target(call *v1alpha1.ToolCall, a *v1alpha1.Attempt) dispatch.Target {
 	}
 }
 
-// podOf is the pod of a call that is wanted; nil if it is not there.
-func (r *ToolCallReconciler) podOf(ctx context.Context, callUID types.UID, wanted func(*corev1.Pod) bool) (*corev1.Pod, error) {
+// podOf is the pod of a call that is wanted, in the namespace of its sandbox;
+// nil if it is not there. Labels alone prove nothing: anybody can set them on a
+// pod of another namespace.
+func (r *ToolCallReconciler) podOf(ctx context.Context, namespace string, callUID types.UID, wanted func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := r.List(ctx, &pods, client.MatchingFields{indexCallUID: string(callUID)}); err != nil {
+	if err := r.List(ctx, &pods, client.InNamespace(namespace), client.MatchingFields{indexCallUID: string(callUID)}); err != nil {
 		return nil, err
 	}
 	for i := range pods.Items {

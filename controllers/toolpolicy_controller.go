@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,7 +41,7 @@ type ToolPolicyReconciler struct {
 func (r *ToolPolicyReconciler) reconcileNamespaced(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	p := &v1alpha1.ToolPolicy{}
 	if err := r.Get(ctx, req.NamespacedName, p); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return r.gone(req, err)
 	}
 	return r.update(ctx, p, &p.Spec, &p.Status)
 }
@@ -49,9 +50,16 @@ func (r *ToolPolicyReconciler) reconcileNamespaced(ctx context.Context, req ctrl
 func (r *ToolPolicyReconciler) reconcileCluster(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	p := &v1alpha1.ClusterToolPolicy{}
 	if err := r.Get(ctx, req.NamespacedName, p); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return r.gone(req, err)
 	}
 	return r.update(ctx, p, &p.Spec, &p.Status)
+}
+
+func (r *ToolPolicyReconciler) gone(req ctrl.Request, err error) (ctrl.Result, error) {
+	if apierrors.IsNotFound(err) {
+		r.policies.forget(req.NamespacedName)
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
 func (r *ToolPolicyReconciler) update(ctx context.Context, o client.Object, spec *v1alpha1.ToolPolicySpec, status *v1alpha1.ToolPolicyStatus) (ctrl.Result, error) {

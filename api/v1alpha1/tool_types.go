@@ -270,7 +270,7 @@ type ToolStatus struct {
 // +kubebuilder:printcolumn:name="Side Effects",type=string,JSONPath=`.spec.sideEffects`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:validation:XValidation:rule="has(self.spec.functionName) || self.metadata.name.matches('^[a-zA-Z0-9_-]{1,64}$')",message="metadata.name is no legal function name (1 to 64 of a-z A-Z 0-9 _ -): set spec.functionName"
+// +kubebuilder:validation:XValidation:rule="has(self.spec.functionName) || self.metadata.name.matches('^[a-zA-Z0-9_-]{1,64}$')",message="metadata.name is no legal function name (1 to 64 of a-z A-Z 0-9 _ -): set spec.functionName",fieldPath=".spec.functionName"
 type Tool struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.

@@ -10,7 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -38,7 +40,9 @@ func run() error {
 	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
 		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
 	}
-	ctrl.SetLogger(zap.New()) // to standard error
+	logger := zap.New() // to standard error
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger) // what client-go says, in the same form
 	records := os.Stdout
 	if *auditLog != "" {
 		var err error
@@ -52,18 +56,19 @@ func run() error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
-	config, err := ctrl.GetConfig()
+	rest, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	// The API server's own priority and fairness is the limit.
-	config.QPS = -1
+	rest.QPS = -1
 
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr, err := ctrl.NewManager(rest, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   controllers.CacheOptions(o.Install),
 		Metrics:                 metricsserver.Options{BindAddress: ":8080"},
 		HealthProbeBindAddress:  ":8081",
+		Controller:              config.Controller{ReconciliationTimeout: controllers.ReconcileTimeout},
 		LeaderElection:          true,
 		LeaderElectionID:        "callgate-controller",
 		LeaderElectionNamespace: o.Install,

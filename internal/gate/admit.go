@@ -82,7 +82,8 @@ func Admit(a Admission) Admitted {
 			return out
 		}
 	}
-	out.Verdict = withDeadline(Verdict{Reason: v1alpha1.ReasonStarting}, a.Call, a.Now)
+	// Start looks at the call's deadline: it knows what the sandbox waits for.
+	out.Verdict = Verdict{Reason: v1alpha1.ReasonStarting}
 	return out
 }
 

@@ -15,6 +15,9 @@ import (
 // object that is created in the same moment may be seen a little later.
 const permanentGrace = 5 * time.Second
 
+// createPause is the pause between two attempts to create a sandbox.
+const createPause = 2 * time.Second
+
 // Starting is everything that the decision whether a sandbox may get its call
 // looks at. No byte of the call was sent.
 type Starting struct {
@@ -32,6 +35,17 @@ type Starting struct {
 
 // Start decides about the sandbox of a call that may run.
 func Start(s Starting) Verdict { return withDeadline(start(s), s.Call, s.Now) }
+
+// Uncreated decides about a call whose sandbox could not be created, for a
+// reason that time may cure.
+func Uncreated(s Starting, words string) Verdict {
+	limit := sandbox.StartDeadlineSeconds(s.Tool)
+	left := s.Call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(s.Now)
+	if left <= 0 {
+		return end(v1alpha1.ErrorToolUnavailable, true, "the sandbox could not be created within startDeadlineSeconds (%d): %s", limit, words)
+	}
+	return withDeadline(wait(ActNone, v1alpha1.ReasonStarting, "the sandbox cannot be created: "+words, min(left, createPause)), s.Call, s.Now)
+}
 
 func start(s Starting) Verdict {
 	if s.Job == nil {

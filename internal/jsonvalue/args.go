@@ -27,7 +27,7 @@ func ArgsOrEmpty(raw []byte) []byte {
 // actual value and the JSON pointer. Omitted arguments are {}.
 func CheckArgs(raw []byte) error {
 	if len(raw) > MaxArgsBytes {
-		return fmt.Errorf("the arguments are %d bytes of JSON, at most %d are accepted", len(raw), MaxArgsBytes)
+		return fmt.Errorf("the arguments are %d bytes of JSON, at most %d are accepted (as stored: <, > and & take six bytes each)", len(raw), MaxArgsBytes)
 	}
 	raw = ArgsOrEmpty(raw)
 	if err := Check(raw, MaxDepth); err != nil {

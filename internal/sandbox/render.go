@@ -130,18 +130,38 @@ func Job(in Input) *batchv1.Job {
 
 // SameTemplate says whether a Job was made from the same pod template as want.
 func SameTemplate(job, want *batchv1.Job) bool {
-	return job.Annotations[annotationTemplate] == want.Annotations[annotationTemplate]
+	return job.Annotations[annotationTemplate] == want.Annotations[annotationTemplate] &&
+		job.Labels[v1alpha1.LabelToolUID] == want.Labels[v1alpha1.LabelToolUID]
 }
 
 // IsOurs says whether a Job was made for this attempt of this call; somebody
-// else's Job may have the name.
+// else's Job may have the name. The Tool may be another: deleted and created
+// again, it has another UID, and its sandbox is made again.
 func IsOurs(job, want *batchv1.Job) bool {
-	for k, v := range want.Labels {
-		if job.Labels[k] != v {
+	for _, k := range []string{v1alpha1.LabelInstall, v1alpha1.LabelCallUID, v1alpha1.LabelAttempt} {
+		if job.Labels[k] != want.Labels[k] {
 			return false
 		}
 	}
 	return job.Annotations[v1alpha1.AnnotationCall] == want.Annotations[v1alpha1.AnnotationCall]
+}
+
+// maxMemory is more than any node has, and far from where sums overflow.
+var maxMemory = resource.MustParse("16Ti")
+
+// Check refuses quantities that the API server takes and no node can run.
+func Check(t *v1alpha1.Tool) error {
+	for field, list := range map[string]corev1.ResourceList{"limits": t.Spec.Container.Resources.Limits, "requests": t.Spec.Container.Resources.Requests} {
+		for name, q := range list {
+			if q.Sign() < 0 || name == corev1.ResourceMemory && q.Cmp(maxMemory) > 0 {
+				return fmt.Errorf("spec.container.resources.%s.%s is %s: it must not be negative, and memory not above %s", field, name, q.String(), maxMemory.String())
+			}
+		}
+	}
+	if q := t.Spec.Isolation.ScratchSizeLimit; q != nil && (q.Sign() < 0 || q.Cmp(maxMemory) > 0) {
+		return fmt.Errorf("spec.isolation.scratchSizeLimit is %s: it must not be negative or above %s", q.String(), maxMemory.String())
+	}
+	return nil
 }
 
 func podSpec(in Input) corev1.PodSpec {

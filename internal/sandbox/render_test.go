@@ -352,7 +352,7 @@ func TestSameTemplateAndIsOurs(t *testing.T) {
 		{"another time limit changes the pod's grace period", func(in *Input) { in.Tool.Spec.TimeoutSeconds = 9 }, false, true},
 		{"another call", func(in *Input) { in.CallUID = "1" }, true, false},
 		{"another attempt", func(in *Input) { in.Attempt = 2 }, true, false},
-		{"another Tool of that name", func(in *Input) { in.Tool.UID = "1" }, true, false},
+		{"another Tool of that name: the sandbox is made again", func(in *Input) { in.Tool.UID = "1" }, false, true},
 		{"another install", func(in *Input) { in.Install = "other" }, true, false},
 		{"a call of another name", func(in *Input) { in.Call.Name = "other" }, true, false},
 	} {
