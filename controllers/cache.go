@@ -38,8 +38,9 @@ func (c *compiledCache[T]) get(o client.Object, compile func() T) T {
 	if c.entries == nil {
 		c.entries = map[types.NamespacedName][]compiled[T]{}
 	}
-	kept := append(c.entries[key], compiled[T]{o.GetUID(), o.GetGeneration(), v})
-	c.entries[key] = slices.Clone(kept[max(0, len(kept)-keptGenerations):])
+	older := c.entries[key]
+	older = older[max(0, len(older)-keptGenerations+1):]
+	c.entries[key] = slices.Concat(older, []compiled[T]{{o.GetUID(), o.GetGeneration(), v}})
 	return v
 }
 

@@ -96,8 +96,8 @@ func finish(a *v1alpha1.Attempt, v gate.Verdict, pod *corev1.Pod, session *dispa
 	}
 	res := session.Result
 	a.StartTime, a.FinishTime = ptr.To(metav1.NewMicroTime(res.Start)), ptr.To(metav1.NewMicroTime(res.End))
-	if res.Signal == "" && res.StartErrorKind == "" {
-		a.ExitCode = ptr.To(int32(res.ExitCode))
+	if code := res.ExitCode; res.Signal == "" && res.StartErrorKind == "" && code >= 0 && code <= 255 {
+		a.ExitCode = ptr.To(int32(code))
 	}
 }
 
