@@ -17,10 +17,12 @@ import (
 func TestLaterMutationCannotForge(t *testing.T) {
 	for _, tc := range []struct {
 		reinvocation admissionregistrationv1.ReinvocationPolicyType
-		refused      bool
+		mayRefuse    bool
 	}{
-		{admissionregistrationv1.NeverReinvocationPolicy, false},   // ours has the last word
-		{admissionregistrationv1.IfNeededReinvocationPolicy, true}, // the other has it
+		{admissionregistrationv1.NeverReinvocationPolicy, false}, // ours has the last word
+		// The order of reinvoked policies is not promised: if the other has the last
+		// word the call is refused, else it is stamped right.
+		{admissionregistrationv1.IfNeededReinvocationPolicy, true},
 	} {
 		t.Run(string(tc.reinvocation), func(t *testing.T) {
 			namespace := newNamespace(t)
@@ -35,11 +37,13 @@ func TestLaterMutationCannotForge(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch {
-			case tc.refused && !strings.Contains(got.message(), "spec.requester is not who sent this request"):
-				t.Errorf("want 403 and why: %s", got)
-			case !tc.refused && !got.ok():
+			case tc.mayRefuse && got.code == http.StatusForbidden:
+				if !strings.Contains(got.message(), "spec.requester is not who sent this request") {
+					t.Errorf("the refusal does not say why: %s", got)
+				}
+			case !got.ok():
 				t.Errorf("want it accepted, stamped right: %s", got)
-			case !tc.refused:
+			default:
 				wantRequester(t, got.object(), requester("", "alice", "team-a", "system:authenticated"))
 			}
 		})
