@@ -109,13 +109,12 @@ call() {
 }
 
 say "one call, as an agent"
-# Calls are taken from 10 s after the last change of the admission policies; time stamps are whole seconds.
-sleep 12
+wait_for_calls
 call installed
 
 say "$helm upgrade, a call, and uninstall: what was registered and called stays"
 deploy upgrade --set-string controller.resources.limits.memory=600Mi
-# An upgrade changes no policy, so this call need not wait.
+wait_for_calls # an upgrade writes the admission policies again
 call upgraded
 "$binary" uninstall callgate --namespace $release --wait --timeout 120s >/dev/null
 [ "$(k -n $tools get tools,toolcalls -o name | wc -l)" -eq 3 ] || fail "uninstall took Tools or calls with it"

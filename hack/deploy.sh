@@ -37,15 +37,4 @@ if ! k -n callgate-system rollout status deployment/callgate-controller --timeou
 	fail "the controller was not ready within 180 s; above are its pods and the end of its log"
 fi
 
-# The controller refuses calls that are not at least 10 s younger than the last change of what stamps their requester:
-# an API server may take that long to follow such a change. Two seconds more, because time stamps are whole seconds.
-changed="$(k get mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,validatingadmissionpolicybindings \
-	--show-managed-fields -o go-template='{{range .items}}{{if or (eq .metadata.name "callgate-stamp") (eq .metadata.name "callgate-protect")}}{{.metadata.creationTimestamp}}
-{{range .metadata.managedFields}}{{.time}}
-{{end}}{{end}}{{end}}' | grep '^[0-9]' | sort | tail -n 1)"
-[ -n "$changed" ] || fail "the admission policies callgate-stamp and callgate-protect are not in the cluster"
-left=$(($(date -d "$changed" +%s) + 12 - $(date +%s)))
-if [ $left -gt 0 ]; then
-	echo "  $left s until calls are taken: who asked must be stamped by a rule that is in force for 10 s"
-	sleep "$left"
-fi
+wait_for_calls
