@@ -116,11 +116,18 @@ func removeBridge() error {
 	return nil
 }
 
+// portPatience is how long a port may take to become free: a component that was
+// just killed gives its ports back a moment after it is gone from /proc.
+const portPatience = 3 * time.Second
+
 // checkPorts refuses when a port a component needs is in use, on whatever
 // address: the component's own may not exist yet.
 func checkPorts(c component) error {
 	for _, port := range c.ports {
 		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		for end := time.Now().Add(portPatience); err != nil && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			listener, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
+		}
 		if err != nil {
 			return fmt.Errorf("%s needs port %d, which something else uses (%w): stop that first; ss -ltnp 'sport = :%d' names it", c.name, port, err, port)
 		}
