@@ -18,11 +18,19 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/jsonvalue"
 )
 
 // maxStoredBytes bounds arguments and result of one call together: an object
 // of more than about 1.5 MiB would not be stored at all.
 const maxStoredBytes = 512 << 10
+
+const (
+	// maxNote is what the API server takes as the note of an Event, in bytes.
+	maxNote = 1000
+	// maxNoted bounds the rules that an Event names beside the decisive one.
+	maxNoted = 5
+)
 
 // write brings the verdict into the status with one Update, which fails if the
 // call has changed since it was read. It returns when to look again.
@@ -163,5 +171,33 @@ func (r *ToolCallReconciler) record(call *v1alpha1.ToolCall, v gate.Verdict) {
 		kind, code = corev1.EventTypeWarning, string(v.Result.ErrorCode)
 	}
 	callsTotal.WithLabelValues(code).Inc()
-	r.Recorder.Eventf(call, nil, kind, reason, "Complete", "%s", message)
+	r.Recorder.Eventf(call, nil, kind, reason, "Complete", "%s", jsonvalue.Cut(message+decisionWords(call.Status.Decision), maxNote))
+}
+
+// decisionWords say in an event which rule decided, and which matched beside it.
+func decisionWords(d *v1alpha1.PolicyDecision) string {
+	if d == nil {
+		return ""
+	}
+	words := "; no rule allows it"
+	if d.DecisiveRule != nil {
+		words = "; decided by " + ruleWords(*d.DecisiveRule)
+	}
+	var others []string
+	for _, m := range d.MatchedRules {
+		if d.DecisiveRule == nil || m != *d.DecisiveRule {
+			others = append(others, ruleWords(m))
+		}
+	}
+	if more := len(others) - maxNoted; more > 0 {
+		others = append(others[:maxNoted], fmt.Sprintf("and %d more", more))
+	}
+	if len(others) > 0 {
+		words += "; matched, too: " + strings.Join(others, ", ")
+	}
+	return words
+}
+
+func ruleWords(r v1alpha1.RuleReference) string {
+	return fmt.Sprintf("rule %s of policy %s (%s)", r.Rule, r.Policy, r.Effect)
 }

@@ -306,8 +306,9 @@ func streamEnd(ctx context.Context, err error, transcript *wire.Transcript) erro
 	if transcript.Snapshot().Result != nil {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("the sandbox's stream broke without a result: %w", cause(ctx, err))
+	// A stream that we cut ourselves can end cleanly, too, and proves nothing.
+	if err = cause(ctx, err); err != nil {
+		return fmt.Errorf("the sandbox's stream broke without a result: %w", err)
 	}
 	return ErrNoResult
 }
