@@ -10,6 +10,9 @@ const (
 	// ConditionComplete is True on any end, good or bad, and absent before, so
 	// that kubectl wait --for=condition=Complete always returns.
 	ConditionComplete = "Complete"
+	// ConditionApproved is there only if somebody is asked: Unknown while the
+	// call waits for approvals, then True or False.
+	ConditionApproved = "Approved"
 	// ConditionReconciling is True until the call is complete, then removed.
 	ConditionReconciling = "Reconciling"
 	// ConditionStalled is True on an end that did not succeed, else absent.
@@ -21,12 +24,26 @@ const (
 const (
 	// ReasonPending: not decided yet, or waiting for something named in the message.
 	ReasonPending = "Pending"
+	// ReasonAwaitingFirstCall: another call with the same idempotencyKey or the
+	// same arguments is under way; this one gets its result.
+	ReasonAwaitingFirstCall = "AwaitingFirstCall"
+	// ReasonAwaitingApproval: status.approvals says whom the call waits for.
+	ReasonAwaitingApproval = "AwaitingApproval"
+	// ReasonQueued: waiting for its turn under a limit of concurrent calls.
+	ReasonQueued = "Queued"
 	// ReasonStarting: allowed; its sandbox is being started.
 	ReasonStarting = "Starting"
 	// ReasonRunning: the call was sent to its sandbox.
 	ReasonRunning = "Running"
 	// ReasonSucceeded: the tool answered, and the answer is in status.result.data.
 	ReasonSucceeded = "Succeeded"
+)
+
+// Reasons of the Approved condition; while the call waits, it is
+// [ReasonAwaitingApproval], and on a refusal that of the error code.
+const (
+	// ReasonApproved: every rule has its approvals.
+	ReasonApproved = "Approved"
 )
 
 // ConditionReady is the condition of a Tool and of a ToolPolicy: True when
@@ -86,6 +103,14 @@ const (
 	ErrorToolNotAllowed ErrorCode = "tool_not_allowed"
 	// ErrorInvalidArguments: the arguments do not fit the Tool's schema.
 	ErrorInvalidArguments ErrorCode = "invalid_arguments"
+	// ErrorApprovalDenied: a person said no.
+	ErrorApprovalDenied ErrorCode = "approval_denied"
+	// ErrorApprovalExpired: nobody said yes in time.
+	ErrorApprovalExpired ErrorCode = "approval_expired"
+	// ErrorRateLimited: over a limit; status.retryTime says when to come again.
+	ErrorRateLimited ErrorCode = "rate_limited"
+	// ErrorIdempotencyConflict: the same idempotencyKey with other arguments.
+	ErrorIdempotencyConflict ErrorCode = "idempotency_conflict"
 	// ErrorCancelled: ended by the caller, before or during the run.
 	ErrorCancelled ErrorCode = "cancelled"
 	// ErrorToolUnavailable: never started; the message has the cluster's own words.

@@ -15,6 +15,7 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
 		&ToolCall{}, &ToolCallList{},
 		&ToolPolicy{}, &ToolPolicyList{},
 		&ClusterToolPolicy{}, &ClusterToolPolicyList{},
+		&ToolCallApproval{}, &ToolCallApprovalList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

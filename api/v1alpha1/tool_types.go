@@ -49,10 +49,7 @@ const (
 )
 
 // ToolSpec is what a platform team registers.
-// +kubebuilder:validation:XValidation:rule="!has(self.approval) || self.approval != 'Required'",message="approval: Required is not served by this version; it would be dropped, and calls would run unapproved",fieldPath=".approval"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxRetries) || self.maxRetries == 0",message="maxRetries above 0 is not served by this version; each call has one started attempt",fieldPath=".maxRetries"
-// +kubebuilder:validation:XValidation:rule="!has(self.maxConcurrentCalls)",message="maxConcurrentCalls is not served by this version",fieldPath=".maxConcurrentCalls"
-// +kubebuilder:validation:XValidation:rule="!has(self.deduplicate)",message="deduplicate is not served by this version",fieldPath=".deduplicate"
 // +kubebuilder:validation:XValidation:rule="!has(self.warm)",message="warm is not served by this version",fieldPath=".warm"
 type ToolSpec struct {
 	// functionName is the name a model sees. Default: the object's name, which
@@ -92,8 +89,9 @@ type ToolSpec struct {
 	// +kubebuilder:default=NonIdempotent
 	SideEffects SideEffects `json:"sideEffects,omitempty"`
 
-	// approval says whether a person must approve each call. This version
-	// refuses Required.
+	// approval says whether a person must approve each call. Required means that
+	// a RequireApproval rule of a policy must match the call and be met; without
+	// such a rule the call is refused.
 	// +optional
 	// +kubebuilder:default=NotRequired
 	Approval ApprovalRequirement `json:"approval,omitempty"`
@@ -122,14 +120,17 @@ type ToolSpec struct {
 	MaxRetries *int32 `json:"maxRetries,omitempty"`
 
 	// maxConcurrentCalls bounds the calls that run at once, over all callers.
-	// Not served by this version.
+	// A call above it is Queued, first come first served, at most
+	// startDeadlineSeconds.
 	// +optional
+	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MaxConcurrentCalls int32 `json:"maxConcurrentCalls,omitempty"`
 
-	// deduplicate makes identical arguments by the same caller one call. Not
-	// served by this version.
+	// deduplicate makes identical arguments by the same caller one call: while
+	// the first one is under way, and for windowSeconds after its end, the others
+	// get its result. It holds beside the calls' own idempotencyKey.
 	// +optional
 	Deduplicate *Deduplicate `json:"deduplicate,omitempty"`
 

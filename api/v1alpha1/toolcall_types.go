@@ -8,7 +8,6 @@ import (
 
 // ToolCallSpec is what an agent proposes. It cannot be changed after creation,
 // except cancel from false to true: an admission policy refuses it.
-// +kubebuilder:validation:XValidation:rule="!has(self.idempotencyKey)",message="idempotencyKey is not served by this version; it would be dropped, and the call could run twice",fieldPath=".idempotencyKey"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecondsAfterFinished)",message="ttlSecondsAfterFinished is not served by this version; delete finished calls yourself",fieldPath=".ttlSecondsAfterFinished"
 type ToolCallSpec struct {
 	// toolRef names the Tool.
@@ -22,8 +21,11 @@ type ToolCallSpec struct {
 	// +structType=atomic
 	Args *apiextensionsv1.JSON `json:"args,omitempty"`
 
-	// idempotencyKey makes calls with the same key one call. Not served by this
-	// version.
+	// idempotencyKey makes calls of one caller and Tool with the same key and the
+	// same arguments one call: while the first one is under way, and for 24 hours
+	// after its end, the others get its result. With other arguments they end in
+	// idempotency_conflict. A call that never started, or whose end is retryable,
+	// frees its key.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -120,7 +122,8 @@ type ToolCallStatus struct {
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the call: Succeeded, Complete, Reconciling, Stalled.
+	// conditions of the call: Approved (only if somebody is asked), Succeeded,
+	// Complete, Reconciling, Stalled.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -149,6 +152,42 @@ type ToolCallStatus struct {
 	// decision is how the policies decided.
 	// +optional
 	Decision *PolicyDecision `json:"decision,omitempty"`
+
+	// approvals are what the RequireApproval rules ask for, and who has approved.
+	// +optional
+	// +listType=map
+	// +listMapKey=policy
+	// +listMapKey=rule
+	// +kubebuilder:validation:MaxItems=64
+	Approvals []ApprovalStatus `json:"approvals,omitempty"`
+
+	// approvalDigest names exactly what is to be approved: this call with these
+	// arguments, and the Tool as it is. It changes with the Tool.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	ApprovalDigest string `json:"approvalDigest,omitempty"`
+
+	// limits are the rate limits that have counted this call. Each counts it once.
+	// +optional
+	// +listType=map
+	// +listMapKey=policy
+	// +listMapKey=rule
+	// +kubebuilder:validation:MaxItems=64
+	Limits []LimitCount `json:"limits,omitempty"`
+
+	// queueTime is when the call began to wait for its turn under a limit of
+	// concurrent calls.
+	// +optional
+	QueueTime *metav1.MicroTime `json:"queueTime,omitempty"`
+
+	// retryTime is when a call that ended in rate_limited may be proposed again.
+	// +optional
+	RetryTime *metav1.Time `json:"retryTime,omitempty"`
+
+	// duplicateOfRef names the call whose result this one got, or waits for.
+	// +optional
+	DuplicateOfRef *ToolCallReference `json:"duplicateOfRef,omitempty"`
 
 	// attempts to run the tool. An entry is written before the first byte of the
 	// call goes to its sandbox.
@@ -209,6 +248,80 @@ type AuditDecision struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	MatchedRules []RuleReference `json:"matchedRules,omitempty"`
+}
+
+// ApprovalStatus is what one RequireApproval rule asks for, and who has approved.
+type ApprovalStatus struct {
+	// policy that holds the rule: namespace/name of a ToolPolicy, or the name of
+	// a ClusterToolPolicy.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Policy string `json:"policy,omitempty"`
+	// rule is the name of the rule.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Rule string `json:"rule,omitempty"`
+	// approvers are those whose approval counts, the requester excepted.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Approvers []Subject `json:"approvers,omitempty"`
+	// requiredApprovals is how many different persons must approve.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	RequiredApprovals int32 `json:"requiredApprovals,omitempty"`
+	// granted are the usernames of those who approved, sorted, at most 32.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	Granted []string `json:"granted,omitempty"`
+	// expireTime is until when the call waits for this rule. An approval that is
+	// created later does not count.
+	// +required
+	ExpireTime metav1.Time `json:"expireTime,omitzero"`
+}
+
+// LimitCount says when a rate limit has counted a call.
+type LimitCount struct {
+	// policy that holds the rule: namespace/name of a ToolPolicy, or the name of
+	// a ClusterToolPolicy.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Policy string `json:"policy,omitempty"`
+	// rule is the name of the rule.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Rule string `json:"rule,omitempty"`
+	// countTime is when the call was counted.
+	// +required
+	CountTime metav1.MicroTime `json:"countTime,omitzero"`
+}
+
+// ToolCallReference names one ToolCall, not another one that has its name later.
+type ToolCallReference struct {
+	// namespace of the call.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+	// name of the call.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+	// uid of the call.
+	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	UID types.UID `json:"uid,omitempty"`
 }
 
 // RuleReference names a rule of a policy.

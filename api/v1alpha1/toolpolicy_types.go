@@ -87,7 +87,8 @@ type Subject struct {
 }
 
 // PolicyRule is one rule.
-// +kubebuilder:validation:XValidation:rule="self.effect == 'Allow' || self.effect == 'Deny'",message="effects RequireApproval and Limit are not served by this version",fieldPath=".effect"
+// +kubebuilder:validation:XValidation:rule="has(self.approval) == (self.effect == 'RequireApproval')",message="approval must be set with effect RequireApproval, and only with it",fieldPath=".approval"
+// +kubebuilder:validation:XValidation:rule="has(self.limit) == (self.effect == 'Limit')",message="limit must be set with effect Limit, and only with it",fieldPath=".limit"
 // +kubebuilder:validation:XValidation:rule="!has(self.message) || self.effect == 'Deny'",message="message goes with effect Deny only",fieldPath=".message"
 type PolicyRule struct {
 	// name of the rule, unique in the policy; decisions name it.
@@ -116,11 +117,97 @@ type PolicyRule struct {
 	// +kubebuilder:validation:MaxLength=4096
 	When string `json:"when,omitempty"`
 
+	// approval says who must approve a call that the rule matches.
+	// +optional
+	Approval *RuleApproval `json:"approval,omitempty"`
+
+	// limit says how many calls that the rule matches may run.
+	// +optional
+	Limit *RuleLimit `json:"limit,omitempty"`
+
 	// message tells a refused caller what to do.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
+}
+
+// RuleApproval says who must approve a call. Of several rules that match, each
+// must be met; one approval counts for every rule that lists its approver. The
+// requester's own never counts.
+type RuleApproval struct {
+	// approvers are those whose approval counts.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Approvers []Subject `json:"approvers,omitempty"`
+
+	// requiredApprovals is how many different persons must approve.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16
+	RequiredApprovals int32 `json:"requiredApprovals,omitempty"`
+
+	// expireAfterSeconds is how long a call waits for its approvals. Of several
+	// rules the shortest counts.
+	// +optional
+	// +kubebuilder:default=3600
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	ExpireAfterSeconds int32 `json:"expireAfterSeconds,omitempty"`
+}
+
+// LimitScope says whose calls a limit counts together.
+// +kubebuilder:validation:Enum=Caller;All
+type LimitScope string
+
+// Whose calls a limit counts together.
+const (
+	// LimitPerCaller: each username has the limit for itself. The default.
+	LimitPerCaller LimitScope = "Caller"
+	// LimitAll: all callers share the limit.
+	LimitAll LimitScope = "All"
+)
+
+// RuleLimit says how many of the calls that a rule matches may run, all its
+// Tools together.
+// +kubebuilder:validation:XValidation:rule="has(self.maxConcurrent) || has(self.maxCalls)",message="at least one of maxConcurrent and maxCalls must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.maxCalls) == has(self.windowSeconds)",message="maxCalls and windowSeconds go together",fieldPath=".windowSeconds"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxWaitSeconds) || has(self.maxConcurrent)",message="maxWaitSeconds goes with maxConcurrent only: a call over maxCalls does not wait, status.retryTime says when to come again",fieldPath=".maxWaitSeconds"
+type RuleLimit struct {
+	// maxConcurrent bounds the calls that run at once. A call above it is Queued,
+	// first come first served, at most maxWaitSeconds.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	MaxConcurrent int32 `json:"maxConcurrent,omitempty"`
+
+	// maxCalls bounds the calls in any windowSeconds. A call above it ends in
+	// rate_limited, and status.retryTime says when to come again.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxCalls int32 `json:"maxCalls,omitempty"`
+
+	// windowSeconds is the time that maxCalls speaks of; it slides.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	WindowSeconds int32 `json:"windowSeconds,omitempty"`
+
+	// per says whose calls are counted together.
+	// +optional
+	// +kubebuilder:default=Caller
+	Per LimitScope `json:"per,omitempty"`
+
+	// maxWaitSeconds bounds the wait of a call above maxConcurrent; then it ends
+	// in rate_limited. Default: 30. 0 means that it does not wait.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=3600
+	MaxWaitSeconds *int32 `json:"maxWaitSeconds,omitempty"`
 }
 
 // ToolSelector selects Tools.
