@@ -29,6 +29,24 @@ while read -r dir; do
 	(cd "$dir" && "$root/hack/gotest.sh" -timeout 5m "${list[@]}") || status=1
 done <<<"$modules"
 
+# show_input PACKAGE_FOLDER TARGET LOG prints the input that a target failed on, because the clone that holds the file may
+# be gone when somebody reads this, and what a run with it alone says: the output of the worker, with the stack of an
+# endless loop, is lost.
+show_input() {
+	local file rerun
+	file="$(sed -n 's/^ *Failing input written to //p' "$3" | tail -1)"
+	[ -f "$1/$file" ] || return 0
+	echo "  the failing input, $file ($(wc -c <"$1/$file") bytes, 4096 at most are shown):"
+	head -c 4096 "$1/$file"
+	echo
+	echo "  a run of it alone, ended after 30 s (8192 bytes at most are shown):"
+	rerun="$(mktemp)"
+	(cd "$1" && go test -run "^$2\$/^${file##*/}\$" -timeout 30s .) >"$rerun" 2>&1 || true
+	head -c 8192 "$rerun"
+	echo
+	rm -f "$rerun"
+}
+
 # fuzz PACKAGE_FOLDER TARGET
 fuzz() {
 	local log seconds=$fuzztime
@@ -45,6 +63,7 @@ fuzz() {
 	else
 		echo "  $2 in $1: FAIL" >&2
 		tail -50 "$log" >&2
+		show_input "$1" "$2" "$log" >&2
 		status=1
 	fi
 	rm -f "$log"

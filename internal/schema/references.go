@@ -90,33 +90,13 @@ func definitions(doc any) []string {
 // findReference returns the pointer and text of the first reference whose absolute URL is target (with or without the
 // fragment).
 func findReference(doc any, target string) (pointerTokens []string, reference string, found bool) {
-	base, err := url.Parse(baseURL)
-	if err != nil {
-		return nil, "", false
-	}
-	bases := map[string]*url.URL{}
-	visitSchemas(doc, nil, func(schema map[string]any, tokens []string) bool {
-		here := base
-		for n := len(tokens); n > 0; n-- { // the nearest schema around this one
-			if b, ok := bases[strings.Join(tokens[:n-1], "\x00")]; ok {
-				here = b
-				break
-			}
-		}
-		for _, keyword := range []string{"$id", "id"} {
-			if id, ok := schema[keyword].(string); ok {
-				if u, err := here.Parse(id); err == nil {
-					here = u
-				}
-			}
-		}
-		bases[strings.Join(tokens, "\x00")] = here
+	visitIdentities(doc, []string{"$id", "id"}, func(schema map[string]any, tokens []string, location string) bool {
 		for _, keyword := range references {
 			ref, ok := schema[keyword].(string)
 			if !ok {
 				continue
 			}
-			absolute := resolve(here, ref)
+			absolute := resolve(location, ref)
 			if absolute == target || withoutFragment(absolute) == target || ref == target {
 				pointerTokens, reference, found = append(slices.Clone(tokens), keyword), ref, true
 				return false
@@ -125,21 +105,4 @@ func findReference(doc any, target string) (pointerTokens []string, reference st
 		return true
 	})
 	return pointerTokens, reference, found
-}
-
-// resolve makes a reference absolute. As the library does, it appends to a urn: what url.URL would put in its place.
-func resolve(base *url.URL, reference string) string {
-	u, err := url.Parse(reference)
-	switch {
-	case err != nil || u.IsAbs():
-		return reference
-	case base.Opaque != "":
-		return withoutFragment(base.String()) + reference
-	}
-	return base.ResolveReference(u).String()
-}
-
-func withoutFragment(u string) string {
-	before, _, _ := strings.Cut(u, "#")
-	return before
 }

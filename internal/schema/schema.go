@@ -93,6 +93,9 @@ func compile(raw []byte, opts options) (s *Schema, err error) {
 	if err := checkDialect(doc); err != nil {
 		return nil, err
 	}
+	if err := checkIdentities(doc); err != nil {
+		return nil, err
+	}
 	if err := checkReferences(doc); err != nil {
 		return nil, err
 	}
