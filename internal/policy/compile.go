@@ -29,6 +29,8 @@ type rule struct {
 	tools    v1alpha1.ToolSelector
 	selector labels.Selector // nil selects all
 	when     *condition      // nil is always true
+	approval *Approval       // of a RequireApproval that can be met
+	limit    *Limit          // of a Limit that bounds something
 	broken   error           // names the field
 }
 
@@ -58,6 +60,9 @@ func Compile(namespace, name string, spec *v1alpha1.ToolPolicySpec) *Policy {
 				r.broken = errors.Join(r.broken, fmt.Errorf("spec.rules[%d].when (rule %q): %w", i, s.Name, err))
 			}
 		}
+		if field, err := r.compileObligation(s); err != nil {
+			r.broken = errors.Join(r.broken, fmt.Errorf("spec.rules[%d].%s (rule %q): %w", i, field, s.Name, err))
+		}
 		p.rules = append(p.rules, r)
 	}
 	return p
@@ -71,6 +76,15 @@ func (p *Policy) Err() error {
 	}
 	return errors.Join(all...)
 }
+
+// speaksOf says whether the policy speaks of Tools of this one's namespace.
+func (p *Policy) speaksOf(t *v1alpha1.Tool) bool {
+	return p.namespace == "" || p.namespace == t.Namespace
+}
+
+// selectsUnknown: the selector does not compile, and nobody knows which Tools the
+// rule speaks of.
+func (r *rule) selectsUnknown() bool { return r.selector == nil && r.tools.Selector != nil }
 
 // selects says whether a rule speaks of a Tool, whatever its condition.
 func (r *rule) selects(t *v1alpha1.Tool) bool {
@@ -106,7 +120,7 @@ func (p *Policy) Arguments(tools []v1alpha1.Tool, declares, requires func(*v1alp
 		}
 		var selected []*v1alpha1.Tool
 		for j := range tools {
-			if (p.namespace == "" || p.namespace == tools[j].Namespace) && r.selects(&tools[j]) {
+			if p.speaksOf(&tools[j]) && r.selects(&tools[j]) {
 				selected = append(selected, &tools[j])
 			}
 		}

@@ -36,7 +36,7 @@ func input(t testing.TB, args string) Input {
 }
 
 func one(effect v1alpha1.RuleEffect, when string, more ...v1alpha1.PolicyRule) []*Policy {
-	p := pol("p", agentSA, append(more, v1alpha1.PolicyRule{Name: "r", Effect: effect, Tools: names("*"), When: when})...)
+	p := pol("p", agentSA, append(more, filled(v1alpha1.PolicyRule{Name: "r", Effect: effect, Tools: names("*"), When: when}))...)
 	return compileAll([]v1alpha1.ToolPolicy{p})
 }
 
@@ -97,10 +97,16 @@ func TestBrokenConditions(t *testing.T) {
 		if d := Decide(in, one("Allow", tc.when)); d.Allowed {
 			t.Errorf("%s: a broken Allow granted", tc.reason)
 		}
-		for _, effect := range []v1alpha1.RuleEffect{"Deny", "RequireApproval", "Limit"} {
+		for _, effect := range []v1alpha1.RuleEffect{"Deny", "Later"} {
 			if d := Decide(in, one(effect, tc.when, allowAll)); d.Allowed {
 				t.Errorf("%s: a broken %s did not count", tc.reason, effect)
 			}
+		}
+		if d := Decide(in, one("RequireApproval", tc.when, allowAll)); len(d.Approvals) != 1 {
+			t.Errorf("%s: a broken RequireApproval did not count", tc.reason)
+		}
+		if d := Decide(in, one("Limit", tc.when, allowAll)); len(d.Limits) != 1 {
+			t.Errorf("%s: a broken Limit did not count", tc.reason)
 		}
 	}
 }
@@ -121,6 +127,10 @@ func TestHalves(t *testing.T) {
 		{"a Deny that reads args waits", one("Deny", reads, allowAll), `{"amount":101}`, true, false},
 		{"a Deny that does not, ends before", one("Deny", `call.namespace == "agents"`, allowAll), `{}`, false, false},
 		{"a Deny that does not compile ends before, even if it would read args", one("Deny", "args.amount >", allowAll), `{}`, false, false},
+		{"a RequireApproval does not refuse", one("RequireApproval", "", allowAll), `{}`, true, true},
+		{"nor one that does not compile", one("RequireApproval", "args.amount >", allowAll), `{}`, true, true},
+		{"a Limit that reads args does not refuse", one("Limit", reads, allowAll), `{"amount":101}`, true, true},
+		{"an obligation is no Allow that could still match", one("RequireApproval", reads), `{"amount":101}`, false, false},
 		{"an Allow that does not compile cannot match", one("Allow", "args.amount >"), `{}`, false, false},
 	} {
 		if d := Decide(input(t, ""), tc.policies); d.Allowed != tc.before {
@@ -222,30 +232,47 @@ func FuzzCondition(f *testing.F) {
 		if when != "" && err != nil && (allow.Allowed || deny.Allowed) {
 			t.Errorf("%q does not compile and does not count against the call", when)
 		}
+		// An obligation applies exactly when a Deny would.
+		approval, limit := Decide(in, one("RequireApproval", when, allowAll)), Decide(in, one("Limit", when, allowAll))
+		if !approval.Allowed || !limit.Allowed || (len(approval.Approvals) == 1) == deny.Allowed || (len(limit.Limits) == 1) == deny.Allowed {
+			t.Errorf("%q: allowed beside a Deny is %v, and the obligations are %+v and %+v", when, deny.Allowed, approval, limit)
+		}
 	})
 }
 
+// 1,000 policies of four rules each over 500 Tools, most for somebody else, as
+// in a large company; the last one decides, alone or with obligations.
 func BenchmarkDecide(b *testing.B) {
-	// 1,000 policies over 500 Tools, most for somebody else, as in a large company.
 	var policies []*Policy
+	effects := []v1alpha1.RuleEffect{v1alpha1.EffectAllow, v1alpha1.EffectDeny, v1alpha1.EffectRequireApproval, v1alpha1.EffectLimit}
 	for i := range 1000 {
 		p := v1alpha1.ToolPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "tools", Name: "p" + string(rune('a'+i%26)) + time.Duration(i).String()}}
 		p.Spec.Subjects = []v1alpha1.Subject{{Kind: "ServiceAccount", Namespace: "agents", Name: "a" + time.Duration(i%100).String()}}
 		if i%100 == 0 {
 			p.Spec.Subjects = agentSA
 		}
-		for j := range 4 {
-			p.Spec.Rules = append(p.Spec.Rules, v1alpha1.PolicyRule{Name: string(rune('a' + j)), Effect: "Allow",
-				Tools: names("tool-" + time.Duration(i%500).String()), When: "args.amount > 100 && has(args.note)"})
+		for j, effect := range effects {
+			r := ruleOf(string(rune('a'+j)), effect, names("tool-"+time.Duration(i%500).String()))
+			r.When = "args.amount > 100 && has(args.note)"
+			p.Spec.Rules = append(p.Spec.Rules, r)
 		}
 		policies = append(policies, Compile(p.Namespace, p.Name, &p.Spec))
 	}
-	policies = append(policies, one("Allow", "args.amount > 100")...)
+	approval, limit := ruleOf("approval", v1alpha1.EffectRequireApproval, names("*")), ruleOf("limit", v1alpha1.EffectLimit, names("refund"))
+	approval.When = "args.amount > 100"
 	in := input(b, `{"amount":101}`)
-	b.ResetTimer()
-	for b.Loop() {
-		if d := Decide(in, policies); !d.Allowed {
-			b.Fatal(d.Message)
-		}
+	for name, last := range map[string][]*Policy{
+		"allow":       one("Allow", "args.amount > 100"),
+		"obligations": one("Allow", "args.amount > 100", approval, limit),
+	} {
+		all := append(slices.Clone(policies), last...)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if d := Decide(in, all); !d.Allowed || (len(d.Approvals) == 1 && len(d.Limits) == 1) != (name == "obligations") {
+					b.Fatalf("%+v", d)
+				}
+			}
+		})
 	}
 }

@@ -33,7 +33,8 @@ func TestMessages(t *testing.T) {
 			[]string{`rule "r" (Deny) refuses`, "could not be evaluated: no such key: missing"}, "no policy allows"},
 		{"an Allow for other Tools is not mentioned", one("Deny", "args.amount > 100", ruleOf("other", "Allow", names("elsewhere"))),
 			[]string{nobody, "without an Allow rule"}, "other"},
-		{"an effect of a later version", one("RequireApproval", "", allowAll), []string{`rule "r" (RequireApproval) refuses`}, ""},
+		{"an effect of a later version", one("Later", "", allowAll), []string{`rule "r" (Later) refuses`}, ""},
+		{"only a RequireApproval that matches", one("RequireApproval", ""), []string{nobody, "without an Allow rule", "Deny rules alone grant nothing"}, "refuses"},
 		{"an error is quoted in part", one("Deny", long, allowAll), []string{"could not be evaluated: no such key: xxx"}, strings.Repeat("x", 400)},
 	} {
 		d := Decide(input(t, `{"amount":1}`), tc.policies)

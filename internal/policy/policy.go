@@ -20,6 +20,10 @@ const maxMatched = 64
 // maxErrorBytes bounds what a refusal quotes of a rule's error.
 const maxErrorBytes = 300
 
+// serviceAccountPrefix is what Kubernetes puts before NAMESPACE:NAME in the
+// username of a ServiceAccount.
+const serviceAccountPrefix = "system:serviceaccount:"
+
 // Input is what a decision is about.
 type Input struct {
 	Tool      *v1alpha1.Tool
@@ -38,10 +42,17 @@ type Decision struct {
 	// Allowed says whether the call may run. Without Input.Args it only says that
 	// the call is not refused yet.
 	Allowed bool
-	// Decisive is the rule that decided; nil when no rule matched.
+	// Decisive is the Allow that granted, or the rule that refused: a Deny, or one
+	// with an effect or an obligation that this version cannot keep. It is nil when
+	// there was none: nothing granted, or too many obligations match.
 	Decisive *v1alpha1.RuleReference
-	// Matched are the rules that matched, sorted, at most 64.
+	// Matched are the rules that matched, obligations among them, sorted, at most 64.
 	Matched []v1alpha1.RuleReference
+	// Approvals and Limits are what the call must meet before it runs, all that
+	// match, sorted by policy and rule, each at most 64. They are known only of an
+	// Allowed call with Input.Args.
+	Approvals []Approval
+	Limits    []Limit
 	// Message explains a refusal to the caller: who, what, and what to do.
 	Message string
 	// Audit is the decision with the policies in mode Audit enforced, too; nil if
@@ -51,13 +62,16 @@ type Decision struct {
 
 // Decide judges a call. policies are all that may speak of the Tool, in any
 // order: the order changes nothing. Deny beats every Allow, and without an
-// Allow the answer is no. A rule that is broken, or whose condition fails on
-// this call, counts against it: an Allow does not match, any other effect does.
+// Allow the answer is no; RequireApproval and Limit grant and refuse nothing,
+// they are listed. A rule that is broken, or whose condition fails on this call,
+// counts against it: an Allow does not match, any other effect does. An effect
+// that this version does not know refuses, and so does an obligation that cannot
+// be met.
 func Decide(in Input, policies []*Policy) Decision {
 	var enforced, audited tally
 	seen := variables(in)
 	for _, p := range policies {
-		if p.namespace != "" && p.namespace != in.Tool.Namespace || !p.hasSubject(in.Requester) {
+		if !p.speaksOf(in.Tool) || !Includes(p.subjects, in.Requester) {
 			continue
 		}
 		for i := range p.rules {
@@ -98,8 +112,8 @@ func (r *rule) on(in Input, seen map[string]any) (match, error) {
 		against = unmet
 	}
 	switch {
-	case r.broken != nil && r.selector == nil && r.tools.Selector != nil:
-		return against, r.broken // whom it selects is not known
+	case r.selectsUnknown():
+		return against, r.broken
 	case !r.selects(in.Tool):
 		return other, nil
 	case r.broken != nil:
@@ -125,6 +139,7 @@ type tally struct {
 	matched                 []v1alpha1.RuleReference
 	allow, deny, unmetAllow said
 	openAllow               bool
+	approvals, limits       []*rule // that matched, in the order of the list
 }
 
 // said is a rule, and why it could not be evaluated if so.
@@ -138,9 +153,13 @@ func (t *tally) add(r *rule, m match, err error) {
 	switch {
 	case m == yes && allows:
 		t.allow = first(t.allow, said{r, err})
+	case m == yes && r.approval != nil:
+		t.approvals = append(t.approvals, r)
+	case m == yes && r.limit != nil:
+		t.limits = append(t.limits, r)
 	case m == yes:
-		// Everything but Allow refuses: an effect that this version does not know
-		// must not be skipped.
+		// All the rest refuses: an effect that this version does not know, or an
+		// obligation that asks for nothing, must not be skipped.
 		t.deny = first(t.deny, said{r, err})
 	case m == open && allows:
 		t.openAllow = true
@@ -155,6 +174,7 @@ func (t *tally) add(r *rule, m match, err error) {
 func (t *tally) merge(other *tally) {
 	t.allow, t.deny, t.unmetAllow = first(t.allow, other.allow), first(t.deny, other.deny), first(t.unmetAllow, other.unmetAllow)
 	t.openAllow = t.openAllow || other.openAllow
+	t.approvals, t.limits = slices.Concat(t.approvals, other.approvals), slices.Concat(t.limits, other.limits)
 }
 
 func (t *tally) decide(in Input) Decision {
@@ -173,8 +193,15 @@ func (t *tally) decide(in Input) Decision {
 		if t.allow.rule == nil && !t.openAllow {
 			d.Message += "; and no policy allows it, either"
 		}
+	case t.allow.rule != nil && in.Args != nil && t.excess() != nil:
+		all := sortedRules(t.excess())
+		d.Message = fmt.Sprintf("%d %s rules match calls of Tool %s by %s, at most %d can be met: the first is %s; the owners of the policies can join some of them",
+			len(all), all[0].ref.Effect, tool, who, maxObligations, said{rule: all[0]})
 	case t.allow.rule != nil:
 		d.Decisive, d.Allowed = &t.allow.rule.ref, true
+		if in.Args != nil {
+			t.oblige(&d)
+		}
 	case t.openAllow:
 		d.Allowed = true
 	case t.unmetAllow.err != nil:
@@ -226,24 +253,40 @@ func compare(a, b v1alpha1.RuleReference) int {
 	return strings.Compare(a.Rule, b.Rule)
 }
 
-func (p *Policy) hasSubject(r v1alpha1.Requester) bool {
-	return slices.ContainsFunc(p.subjects, func(s v1alpha1.Subject) bool {
+// Includes says whether one of the subjects is who: the user of that name, a
+// member of the group, or the ServiceAccount. A kind that this version does not
+// know includes nobody.
+func Includes(subjects []v1alpha1.Subject, who v1alpha1.Requester) bool {
+	return slices.ContainsFunc(subjects, func(s v1alpha1.Subject) bool {
 		switch s.Kind {
 		case v1alpha1.SubjectUser:
-			return r.Username == s.Name
+			return who.Username == s.Name
 		case v1alpha1.SubjectGroup:
-			return slices.Contains(r.Groups, s.Name)
+			return slices.Contains(who.Groups, s.Name)
 		case v1alpha1.SubjectServiceAccount:
-			return s.Namespace != "" && r.Username == "system:serviceaccount:"+s.Namespace+":"+s.Name
+			return s.Namespace != "" && isServiceAccount(who.Username, s.Namespace, s.Name)
 		}
 		return false
 	})
 }
 
+// isServiceAccount compares without building the username: a decision asks this
+// of every policy.
+func isServiceAccount(username, namespace, name string) bool {
+	rest, ok := strings.CutPrefix(username, serviceAccountPrefix)
+	if ok {
+		rest, ok = strings.CutPrefix(rest, namespace)
+	}
+	if ok {
+		rest, ok = strings.CutPrefix(rest, ":")
+	}
+	return ok && rest == name
+}
+
 // variables are what a condition sees.
 func variables(in Input) map[string]any {
 	serviceAccount := "" // namespace/name, empty for anybody else
-	if rest, ok := strings.CutPrefix(in.Requester.Username, "system:serviceaccount:"); ok {
+	if rest, ok := strings.CutPrefix(in.Requester.Username, serviceAccountPrefix); ok {
 		serviceAccount = strings.Replace(rest, ":", "/", 1)
 	}
 	labels := in.Tool.Labels

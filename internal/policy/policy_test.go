@@ -25,7 +25,7 @@ func pol(name string, subjects []v1alpha1.Subject, rules ...v1alpha1.PolicyRule)
 }
 
 func ruleOf(name string, e v1alpha1.RuleEffect, sel v1alpha1.ToolSelector) v1alpha1.PolicyRule {
-	return v1alpha1.PolicyRule{Name: name, Effect: e, Tools: sel}
+	return filled(v1alpha1.PolicyRule{Name: name, Effect: e, Tools: sel})
 }
 
 // decide compiles the policies and judges a call of a Tool without arguments.
@@ -50,7 +50,6 @@ var (
 )
 
 func TestDecide(t *testing.T) {
-	badSelector := v1alpha1.ToolSelector{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}}
 	for _, tc := range []struct {
 		reason   string
 		tool     *v1alpha1.Tool
@@ -81,7 +80,7 @@ func TestDecide(t *testing.T) {
 		{reason: "Deny for another Tool does not matter", tool: tool("a"), who: agent,
 			policies: []v1alpha1.ToolPolicy{pol("p", agentSA, allowAll, ruleOf("no", "Deny", names("b")))}, allowed: true, decisive: "tools/p all"},
 		{reason: "an effect this version does not know refuses", tool: tool("a"), who: agent,
-			policies: []v1alpha1.ToolPolicy{pol("p", agentSA, allowAll, ruleOf("later", "RequireApproval", names("*")))}, decisive: "tools/p later"},
+			policies: []v1alpha1.ToolPolicy{pol("p", agentSA, allowAll, ruleOf("later", "Later", names("*")))}, decisive: "tools/p later"},
 		{reason: "labels select", tool: tool("a", func(t *v1alpha1.Tool) { t.Labels = map[string]string{"env": "dev"} }), who: agent,
 			policies: []v1alpha1.ToolPolicy{pol("p", agentSA, ruleOf("dev", "Allow", v1alpha1.ToolSelector{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "dev"}}}))}, allowed: true, decisive: "tools/p dev"},
 		{reason: "fields are ANDed", tool: tool("a", func(t *v1alpha1.Tool) { t.Spec.SideEffects = "Idempotent" }), who: agent,
@@ -110,7 +109,7 @@ func TestDecide(t *testing.T) {
 
 func TestErrNamesTheRule(t *testing.T) {
 	p := pol("p", agentSA, allowAll,
-		ruleOf("bad", "Deny", v1alpha1.ToolSelector{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}}),
+		ruleOf("bad", "Deny", badSelector),
 		v1alpha1.PolicyRule{Name: "cel", Effect: "Deny", Tools: names("*"), When: "args.a >\n  wrong.b"})
 	err := Compile("tools", "p", &p.Spec).Err()
 	for _, want := range []string{`spec.rules[1].tools.selector (rule "bad")`, `spec.rules[2].when (rule "cel"): 2:3: undeclared reference to 'wrong'`} {
