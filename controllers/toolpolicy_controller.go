@@ -89,7 +89,7 @@ func (r *ToolPolicyReconciler) update(ctx context.Context, o client.Object, spec
 		set(v1alpha1.ConditionArgumentsKnown, v1alpha1.ReasonUnknownArgument, "no selected Tool declares "+findings(unknown), false)
 	case len(unguarded) > 0:
 		set(v1alpha1.ConditionArgumentsKnown, v1alpha1.ReasonUnguardedArgument, "read without has(): "+findings(unguarded)+
-			"; a call without it counts as matched by a Deny and as not matched by an Allow", false)
+			"; a call without it counts as not matched by an Allow and as matched by a rule of any other effect", false)
 	default:
 		set(v1alpha1.ConditionArgumentsKnown, v1alpha1.ReasonArgumentsDeclared, "", true)
 	}

@@ -314,6 +314,7 @@ func TestIncludes(t *testing.T) {
 		{"of another name", []v1alpha1.Subject{{Kind: "ServiceAccount", Namespace: "agents", Name: "support2"}}, account, false},
 		{"a name that begins like it", []v1alpha1.Subject{{Kind: "ServiceAccount", Namespace: "agents", Name: "suppor"}}, account, false},
 		{"the border elsewhere", []v1alpha1.Subject{{Kind: "ServiceAccount", Namespace: "agentss", Name: "upport"}}, account, false},
+		{"no border", []v1alpha1.Subject{{Kind: "ServiceAccount", Namespace: "agents", Name: "support"}}, v1alpha1.Requester{Username: "system:serviceaccount:agentssupport"}, false},
 		{"without its namespace", []v1alpha1.Subject{{Kind: "ServiceAccount", Name: "agents:support"}}, account, false},
 		{"a user is no ServiceAccount", []v1alpha1.Subject{{Kind: "ServiceAccount", Namespace: "agents", Name: "support"}}, v1alpha1.Requester{Username: "agents:support"}, false},
 		{"a kind of a later version", []v1alpha1.Subject{{Kind: "Team", Name: "dana"}}, dana, false},
