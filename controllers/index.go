@@ -19,6 +19,7 @@ const (
 	indexName         = "name"         // Tool, by metadata.name: the cache has no index of its own for it
 	indexFunctionName = "functionName" // Tool, by FunctionName()
 	indexUnfinished   = "unfinished"   // ToolCall not complete, by the namespace of its Tool
+	indexFinished     = "finished"     // ToolCall complete: "true"
 	indexCallUID      = "callUID"      // Pod, by LabelCallUID
 	indexRuntimeClass = "runtimeClass" // Tool, by isolation.runtimeClassName
 	indexUID          = "uid"          // Tool, by metadata.uid
@@ -48,6 +49,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.ToolCall{}, indexUnfinished, func(o client.Object) []string {
 			if call := o.(*v1alpha1.ToolCall); !complete(call) {
 				return []string{gate.ToolNamespace(call), allNamespaces}
+			}
+			return nil
+		}},
+		{&v1alpha1.ToolCall{}, indexFinished, func(o client.Object) []string {
+			if complete(o.(*v1alpha1.ToolCall)) {
+				return []string{"true"}
 			}
 			return nil
 		}},

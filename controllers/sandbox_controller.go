@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -43,10 +44,7 @@ func (r *SandboxReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	call := &v1alpha1.ToolCall{}
 	err := r.Get(ctx, key, call)
 	if err == nil && call.UID == uid {
-		if !complete(call) {
-			return ctrl.Result{}, nil
-		}
-		return ctrl.Result{}, r.remove(ctx, job, reported(call))
+		return r.ofCall(ctx, job, call)
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
@@ -61,10 +59,33 @@ func (r *SandboxReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	return ctrl.Result{}, r.remove(ctx, job, false)
 }
 
-// reported says whether the runner gave a result, and so is about to exit.
-func reported(call *v1alpha1.ToolCall) bool {
-	n := len(call.Status.Attempts)
-	return n > 0 && call.Status.Attempts[n-1].Outcome == v1alpha1.OutcomeReported
+// ofCall removes the sandbox of an attempt that is over. One whose tool has
+// answered stays a while, so that its log can be read.
+func (r *SandboxReconciler) ofCall(ctx context.Context, job *batchv1.Job, call *v1alpha1.ToolCall) (ctrl.Result, error) {
+	attempt := attemptIn(call, job.Name)
+	if attempt == nil || attempt.Outcome == "" {
+		if !complete(call) {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, r.remove(ctx, job, false)
+	}
+	reported := attempt.Outcome == v1alpha1.OutcomeReported
+	if reported && attempt.EndTime != nil {
+		if left := r.KeepSandboxes - time.Since(attempt.EndTime.Time); left > 0 {
+			return ctrl.Result{RequeueAfter: min(left, r.KeepSandboxes)}, nil
+		}
+	}
+	return ctrl.Result{}, r.remove(ctx, job, reported)
+}
+
+// attemptIn is the attempt that was sent to a sandbox, nil if there is none.
+func attemptIn(call *v1alpha1.ToolCall, sandbox string) *v1alpha1.Attempt {
+	for i := range call.Status.Attempts {
+		if call.Status.Attempts[i].Sandbox == sandbox {
+			return &call.Status.Attempts[i]
+		}
+	}
+	return nil
 }
 
 // remove deletes the pod of a sandbox that may still work, then the Job.
@@ -97,18 +118,23 @@ func (r *SandboxReconciler) setup(mgr ctrl.Manager) error {
 		Named("sandbox").
 		For(&batchv1.Job{}).
 		WithOptions(controller.Options{RateLimiter: retries()}).
-		Watches(&v1alpha1.ToolCall{}, handler.EnqueueRequestsFromMapFunc(sandboxOfCall)).
+		Watches(&v1alpha1.ToolCall{}, handler.EnqueueRequestsFromMapFunc(sandboxesOfCall)).
 		Complete(r)
 }
 
-// sandboxOfCall is where the sandbox of a call is, if it has one.
-func sandboxOfCall(_ context.Context, o client.Object) []reconcile.Request {
+// sandboxesOfCall are the sandboxes that a call may have: of its last attempt,
+// and of the one that is being prepared.
+func sandboxesOfCall(_ context.Context, o client.Object) []reconcile.Request {
 	call, ok := o.(*v1alpha1.ToolCall)
 	if !ok {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{
-		Namespace: gate.ToolNamespace(call), Name: sandbox.JobName(call.UID, firstAttempt)}}}
+	namespace, next := gate.ToolNamespace(call), nextAttempt(call)
+	var requests []reconcile.Request
+	for n := max(next-1, 1); n <= next; n++ {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: sandbox.JobName(call.UID, n)}})
+	}
+	return requests
 }
 
 // callKey reads the annotation that names a sandbox's call.

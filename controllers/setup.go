@@ -34,6 +34,14 @@ type Options struct {
 	Install string
 	// RunnerImage holds the runner; it is mounted into every sandbox.
 	RunnerImage string
+	// KeepSandboxes is how long the sandbox of a tool that answered stays, so that
+	// its log can be read.
+	KeepSandboxes time.Duration
+	// Retention of finished calls.
+	Retention
+	// UnfinishedBefore ends calls that were created before it and are unfinished:
+	// the time of a restore of the cluster's state. Zero means none.
+	UnfinishedBefore time.Time
 	// Audit gets a record of each decision and each end.
 	Audit *audit.Log
 }
@@ -85,6 +93,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}
 	if err := (&LeaseReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()}).setup(mgr); err != nil {
 		return fmt.Errorf("lease controller: %w", err)
+	}
+	if err := (&RetentionReconciler{Client: mgr.GetClient(), Options: o}).setup(mgr); err != nil {
+		return fmt.Errorf("retention controller: %w", err)
 	}
 	// Sessions end, and places become free, outside of the reconcile of the call
 	// that it matters to; the channel brings that call back.

@@ -257,7 +257,9 @@ func startController(cfg *rest.Config) (*manager, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := controllers.Setup(ctx, mgr, controllers.Options{Install: install, RunnerImage: runnerImage, Audit: audit.NewLog(&auditLines)}); err != nil {
+	if err := controllers.Setup(ctx, mgr, controllers.Options{Install: install, RunnerImage: runnerImage, Audit: audit.NewLog(&auditLines),
+		Retention: controllers.Retention{DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MaxFinished: 10_000},
+	}); err != nil {
 		cancel()
 		return nil, err
 	}

@@ -231,7 +231,7 @@ func sameNetworkPolicy(have, want *networkingv1.NetworkPolicy) bool {
 func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
 	job := sandbox.Job(sandbox.Input{
 		Tool: t, Install: r.Install, RunnerImage: r.RunnerImage,
-		CallUID: t.UID, Call: client.ObjectKeyFromObject(t), Attempt: firstAttempt,
+		CallUID: t.UID, Call: client.ObjectKeyFromObject(t), Attempt: 1,
 	})
 	err := r.Create(ctx, job, client.DryRunAll)
 	switch {

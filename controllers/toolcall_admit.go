@@ -22,6 +22,8 @@ type look struct {
 	status   *v1alpha1.ToolCallStatus
 	// keys are the Leases that the call holds.
 	keys []*coordinationv1.Lease
+	// asked: the call came as far as asking for its turn.
+	asked bool
 	// plan is set if the call is to be sent.
 	plan *dispatchPlan
 }
@@ -48,6 +50,11 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 			}
 		}
 	}
+	if !l.asked && !r.queue.Holds(call.UID) {
+		// It waits for something else, and must not stand in front of others.
+		r.wakeAll(r.queue.Release(call.UID))
+	}
+	verdict = gate.AfterAttempts(call, verdict)
 	if l.plan != nil {
 		l.status.Attempts = append(l.status.Attempts, l.plan.attempt)
 		if err := r.noteSent(ctx, l); err != nil {
@@ -95,6 +102,7 @@ func (r *ToolCallReconciler) approved(ctx context.Context, l *look) (gate.Verdic
 	if approved.Passed() || approved.Ended() {
 		return approved.Verdict, nil
 	}
+	l.status.StartingTime, l.status.QueueTime = nil, nil
 	// It may have been on its way already, before a rule or the Tool changed: what
 	// it holds is for those that can run.
 	r.wakeAll(r.queue.Release(l.call.UID))
@@ -104,7 +112,7 @@ func (r *ToolCallReconciler) approved(ctx context.Context, l *look) (gate.Verdic
 // deleteSandbox removes the sandbox that waits for a call which has to wait itself.
 func (r *ToolCallReconciler) deleteSandbox(ctx context.Context, l *look) error {
 	job := &batchv1.Job{}
-	err := r.Get(ctx, client.ObjectKey{Namespace: l.admitted.Tool.Namespace, Name: sandbox.JobName(l.call.UID, firstAttempt)}, job)
+	err := r.Get(ctx, client.ObjectKey{Namespace: l.admitted.Tool.Namespace, Name: sandbox.JobName(l.call.UID, nextAttempt(l.call))}, job)
 	if err != nil || job.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}

@@ -86,7 +86,13 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 
 	var next time.Duration
 	var err error
-	if attempt := openAttempt(call); attempt != nil {
+	if v := gate.Restored(call, r.UnfinishedBefore); v.Ended() {
+		status := call.Status.DeepCopy()
+		if n := len(status.Attempts); n > 0 && status.Attempts[n-1].Outcome == "" {
+			gate.Close(&status.Attempts[n-1], v, time.Now())
+		}
+		next, err = r.write(ctx, call, status, v)
+	} else if attempt := openAttempt(call); attempt != nil {
 		next, err = r.run(ctx, call, attempt)
 	} else {
 		next, err = r.admit(ctx, call)

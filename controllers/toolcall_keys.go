@@ -61,7 +61,7 @@ func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempoten
 		case err == nil:
 			return lease, gate.Verdict{}, nil
 		case apierrors.IsForbidden(err):
-			return nil, gate.Unstored(l.call, l.admitted.Tool, now, "its idempotency key cannot be stored: "+err.Error()), nil
+			return nil, gate.Unstored(l.call, l.admitted.Tool, l.call.CreationTimestamp.Time, now, "its idempotency key cannot be stored: "+err.Error()), nil
 		case !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
 			return nil, gate.Verdict{}, fmt.Errorf("take an idempotency key: %w", err)
 		}

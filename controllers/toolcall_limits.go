@@ -98,7 +98,7 @@ func (r *ToolCallReconciler) count(ctx context.Context, l *look, rate policy.Lim
 			l.counted(rate, rated.Now)
 			return gate.Verdict{}, nil
 		case apierrors.IsForbidden(err):
-			return gate.Unstored(l.call, l.admitted.Tool, rated.Now, "the call cannot be counted: "+err.Error()), nil
+			return gate.Unstored(l.call, l.admitted.Tool, l.call.CreationTimestamp.Time, rated.Now, "the call cannot be counted: "+err.Error()), nil
 		case !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
 			return gate.Verdict{}, fmt.Errorf("count the call for a rate limit: %w", err)
 		}
@@ -133,12 +133,14 @@ func (r *ToolCallReconciler) inTurn(_ context.Context, l *look) (gate.Verdict, e
 	for _, p := range places {
 		claim.Places = append(claim.Places, p.Place)
 	}
+	l.asked = true
 	blocked, next := r.queue.Take(claim)
 	r.wakeAll(next)
 	if blocked == nil {
 		return gate.Verdict{}, nil
 	}
 	now := time.Now()
+	l.status.StartingTime = nil
 	if l.status.QueueTime == nil {
 		l.status.QueueTime = ptr.To(metav1.NewMicroTime(now))
 	}

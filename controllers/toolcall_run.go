@@ -66,9 +66,26 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	}
 	status := call.Status.DeepCopy()
 	if verdict.Ended() {
-		finish(&status.Attempts[len(status.Attempts)-1], verdict, pod, running.Session)
+		finish(&status.Attempts[len(status.Attempts)-1], verdict, pod, running.Session, running.Now)
+		if verdict, err = r.retry(ctx, call, status, verdict, running.Now); err != nil {
+			return 0, err
+		}
 	}
 	return r.write(ctx, call, status, verdict)
+}
+
+// retry makes of the end of an attempt a wait for the next one, if there is to
+// be one.
+func (r *ToolCallReconciler) retry(ctx context.Context, call *v1alpha1.ToolCall, status *v1alpha1.ToolCallStatus, ended gate.Verdict, now time.Time) (gate.Verdict, error) {
+	tool, err := r.toolWithUID(ctx, status.ToolUID)
+	if err != nil {
+		return ended, err
+	}
+	verdict := gate.Retry(gate.Retrying{Now: now, Call: call, Status: status, Tool: tool, End: ended})
+	if !verdict.Ended() && ended.Outcome != v1alpha1.OutcomeNeverStarted {
+		status.StartingTime = nil // another start, with a deadline of its own
+	}
+	return verdict, nil
 }
 
 // podPastCache reads the pod of an attempt from the API server itself: that a
@@ -83,8 +100,8 @@ func (r *ToolCallReconciler) podPastCache(ctx context.Context, a *v1alpha1.Attem
 }
 
 // finish completes the attempt's record.
-func finish(a *v1alpha1.Attempt, v gate.Verdict, pod *corev1.Pod, session *dispatch.Snapshot) {
-	a.Outcome = v.Outcome
+func finish(a *v1alpha1.Attempt, v gate.Verdict, pod *corev1.Pod, session *dispatch.Snapshot, now time.Time) {
+	gate.Close(a, v, now)
 	if pod != nil {
 		for _, s := range pod.Status.ContainerStatuses {
 			if s.Name == sandbox.Container {

@@ -24,8 +24,13 @@ import (
 	"callgate.dev/callgate/internal/wire"
 )
 
-// firstAttempt is the only one in this version.
-const firstAttempt = 1
+// nextAttempt is the number of the attempt after those that were sent.
+func nextAttempt(call *v1alpha1.ToolCall) int32 {
+	if n := len(call.Status.Attempts); n > 0 {
+		return call.Status.Attempts[n-1].Number + 1
+	}
+	return 1
+}
 
 // dispatchPlan is a call that is about to be sent.
 type dispatchPlan struct {
@@ -38,9 +43,12 @@ type dispatchPlan struct {
 // start looks at the sandbox of a call that may run, and makes it if need be.
 func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, error) {
 	s := gate.Starting{Now: time.Now(), Call: l.call, Tool: l.admitted.Tool}
+	if v := gate.Rest(l.call, s.Now); !v.Passed() {
+		return v, nil
+	}
 	s.Want = sandbox.Job(sandbox.Input{
 		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage,
-		CallUID: s.Call.UID, Call: client.ObjectKeyFromObject(s.Call), Attempt: firstAttempt,
+		CallUID: s.Call.UID, Call: client.ObjectKeyFromObject(s.Call), Attempt: nextAttempt(s.Call),
 	})
 	job := &batchv1.Job{}
 	switch err := r.Get(ctx, client.ObjectKeyFromObject(s.Want), job); {
@@ -49,6 +57,7 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	case !apierrors.IsNotFound(err):
 		return gate.Verdict{}, err
 	}
+	s.Since = l.startingSince(s.Job, s.Now)
 	verdict, err := r.lookAtSandbox(ctx, &s)
 	if err != nil {
 		return gate.Verdict{}, err
@@ -62,6 +71,18 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 		l.plan = r.plan(l.call, l.admitted, s.Pod)
 	}
 	return verdict, nil
+}
+
+// startingSince is when the call was allowed to start. Before it is written, a
+// sandbox tells, which may be from before a restart.
+func (l *look) startingSince(job *batchv1.Job, now time.Time) time.Time {
+	if l.status.StartingTime == nil {
+		l.status.StartingTime = ptr.To(metav1.NewMicroTime(now))
+		if job != nil && job.CreationTimestamp.Time.Before(now) {
+			l.status.StartingTime.Time = job.CreationTimestamp.Time
+		}
+	}
+	return l.status.StartingTime.Time
 }
 
 // deleteJob deletes a sandbox that never got its call.
@@ -115,7 +136,7 @@ func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdi
 	}
 	// A quota, a webhook that is down, a missing right, an API server that is
 	// slow: time may cure it, within the call's bounds.
-	return gate.Unstored(s.Call, s.Tool, s.Now, "the sandbox cannot be created: "+err.Error()), nil
+	return gate.Unstored(s.Call, s.Tool, s.Since, s.Now, "the sandbox cannot be created: "+err.Error()), nil
 }
 
 // plan makes the attempt's entry and the frame for a pod that runs.
@@ -123,7 +144,7 @@ func (r *ToolCallReconciler) plan(call *v1alpha1.ToolCall, admitted gate.Admitte
 	now := metav1.NowMicro()
 	timeout := timeoutSeconds(call, admitted.Tool, now.Time)
 	attempt := v1alpha1.Attempt{
-		Number: firstAttempt, Sandbox: sandbox.JobName(call.UID, firstAttempt), Namespace: pod.Namespace,
+		Number: nextAttempt(call), Sandbox: sandbox.JobName(call.UID, nextAttempt(call)), Namespace: pod.Namespace,
 		Pod: pod.Name, PodUID: pod.UID, TimeoutSeconds: timeout, SendTime: now, Node: pod.Spec.NodeName,
 	}
 	return &dispatchPlan{

@@ -45,8 +45,8 @@ func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall,
 			return 0, err
 		}
 	}
-	dispatched := len(status.Attempts) > len(call.Status.Attempts)
-	if age := now.Sub(call.CreationTimestamp.Time); !v.Ended() && !dispatched && age < quiet && v.Reason != v1alpha1.ReasonAwaitingApproval {
+	attempts := !equality.Semantic.DeepEqual(status.Attempts, call.Status.Attempts)
+	if age := now.Sub(call.CreationTimestamp.Time); !v.Ended() && !attempts && age < quiet && v.Reason != v1alpha1.ReasonAwaitingApproval {
 		// Most waits end before anybody could read of them; a person must.
 		return min(v.After, quiet-age), nil
 	}

@@ -35,6 +35,8 @@ const (
 	ReasonStarting = "Starting"
 	// ReasonRunning: the call was sent to its sandbox.
 	ReasonRunning = "Running"
+	// ReasonRetrying: an attempt has ended, and there will be another one.
+	ReasonRetrying = "Retrying"
 	// ReasonSucceeded: the tool answered, and the answer is in status.result.data.
 	ReasonSucceeded = "Succeeded"
 )

@@ -49,7 +49,6 @@ const (
 )
 
 // ToolSpec is what a platform team registers.
-// +kubebuilder:validation:XValidation:rule="!has(self.maxRetries) || self.maxRetries == 0",message="maxRetries above 0 is not served by this version; each call has one started attempt",fieldPath=".maxRetries"
 // +kubebuilder:validation:XValidation:rule="!has(self.warm)",message="warm is not served by this version",fieldPath=".warm"
 type ToolSpec struct {
 	// functionName is the name a model sees. Default: the object's name, which
@@ -112,9 +111,12 @@ type ToolSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	StartDeadlineSeconds int32 `json:"startDeadlineSeconds,omitempty"`
 
-	// maxRetries bounds further attempts after one that started. This version
-	// serves 0 only.
+	// maxRetries bounds the further attempts after those that may have started
+	// the tool. They are made only where it is safe: after exit code 75, and after
+	// a timeout or a lost answer if sideEffects is None or Idempotent. A call that
+	// never started is tried again in any case, within startDeadlineSeconds.
 	// +optional
+	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	MaxRetries *int32 `json:"maxRetries,omitempty"`

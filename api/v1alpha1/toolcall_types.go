@@ -8,7 +8,6 @@ import (
 
 // ToolCallSpec is what an agent proposes. It cannot be changed after creation,
 // except cancel from false to true: an admission policy refuses it.
-// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecondsAfterFinished)",message="ttlSecondsAfterFinished is not served by this version; delete finished calls yourself",fieldPath=".ttlSecondsAfterFinished"
 type ToolCallSpec struct {
 	// toolRef names the Tool.
 	// +required
@@ -45,7 +44,7 @@ type ToolCallSpec struct {
 	DeadlineSeconds int32 `json:"deadlineSeconds,omitempty"`
 
 	// ttlSecondsAfterFinished is how long the caller wishes the finished call to
-	// be kept. Not served by this version.
+	// be kept. The controller keeps it within bounds of its own.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2592000
@@ -180,6 +179,12 @@ type ToolCallStatus struct {
 	// concurrent calls.
 	// +optional
 	QueueTime *metav1.MicroTime `json:"queueTime,omitempty"`
+
+	// startingTime is when the call was allowed to start, after every other wait.
+	// The Tool's startDeadlineSeconds counts from it, over all sandboxes that do
+	// not start.
+	// +optional
+	StartingTime *metav1.MicroTime `json:"startingTime,omitempty"`
 
 	// retryTime is when a call that ended in rate_limited may be proposed again.
 	// +optional
@@ -404,6 +409,10 @@ type Attempt struct {
 	// +optional
 	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
 
+	// endTime is when the controller learned how the attempt ended.
+	// +optional
+	EndTime *metav1.MicroTime `json:"endTime,omitempty"`
+
 	// exitCode of the tool, if it exited by itself.
 	// +optional
 	ExitCode *int32 `json:"exitCode,omitempty"`
@@ -414,6 +423,18 @@ type Attempt struct {
 	// +optional
 	// +kubebuilder:validation:Enum=Reported;NeverStarted;Failed;Unknown
 	Outcome AttemptOutcome `json:"outcome,omitempty"`
+
+	// errorCode of the attempt, as it would be of the call without a further one.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ErrorCode ErrorCode `json:"errorCode,omitempty"`
+
+	// message says why the attempt failed, at most 1 KiB.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Message string `json:"message,omitempty"`
 }
 
 // AttemptOutcome says how an attempt ended.

@@ -68,6 +68,10 @@ func (in *Attempt) DeepCopyInto(out *Attempt) {
 		in, out := &in.FinishTime, &out.FinishTime
 		*out = (*in).DeepCopy()
 	}
+	if in.EndTime != nil {
+		in, out := &in.EndTime, &out.EndTime
+		*out = (*in).DeepCopy()
+	}
 	if in.ExitCode != nil {
 		in, out := &in.ExitCode, &out.ExitCode
 		*out = new(int32)
@@ -705,6 +709,10 @@ func (in *ToolCallStatus) DeepCopyInto(out *ToolCallStatus) {
 	}
 	if in.QueueTime != nil {
 		in, out := &in.QueueTime, &out.QueueTime
+		*out = (*in).DeepCopy()
+	}
+	if in.StartingTime != nil {
+		in, out := &in.StartingTime, &out.StartingTime
 		*out = (*in).DeepCopy()
 	}
 	if in.RetryTime != nil {

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -32,6 +33,14 @@ func main() {
 func run() error {
 	var o controllers.Options
 	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
+	flag.DurationVar(&o.KeepSandboxes, "keep-sandboxes", time.Minute, "how long the sandbox of a tool that answered stays, so that its log can be read")
+	flag.DurationVar(&o.DefaultTTL, "default-ttl", 24*time.Hour, "how long a finished call is kept that does not set ttlSecondsAfterFinished")
+	flag.DurationVar(&o.MaxTTL, "max-ttl", 30*24*time.Hour, "how long a finished call is kept at most")
+	flag.IntVar(&o.MaxFinished, "max-finished-calls", 10_000, "how many finished calls of one namespace are kept; the oldest go first")
+	flag.Func("unfinished-before", "after a restore of the cluster's state, its time (RFC 3339): calls that were created before and are unfinished end with outcome_unknown and are not run", func(s string) (err error) {
+		o.UnfinishedBefore, err = time.Parse(time.RFC3339, s)
+		return err
+	})
 	auditLog := flag.String("audit-log", "", "file that audit records are appended to, one JSON line each; empty means standard output")
 	flag.Parse()
 	if o.RunnerImage == "" {

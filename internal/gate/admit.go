@@ -232,7 +232,14 @@ func ready(a Admission, out *Admitted) (Verdict, bool) {
 // untilReady is the wait for a Tool of which it is not known whether it is Ready.
 func untilReady(a Admission, t *v1alpha1.Tool) Verdict {
 	limit := sandbox.StartDeadlineSeconds(t)
-	left := a.Call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(a.Now)
+	// A Tool may have changed while the call waited for something else.
+	since := a.Call.CreationTimestamp.Time
+	for _, m := range t.ManagedFields {
+		if m.Time != nil && m.Time.After(since) {
+			since = m.Time.Time
+		}
+	}
+	left := since.Add(time.Duration(limit) * time.Second).Sub(a.Now)
 	if left <= 0 {
 		return end(v1alpha1.ErrorToolUnavailable, true, "the controller did not say within startDeadlineSeconds (%d) whether Tool %s/%s is Ready",
 			limit, t.Namespace, t.Name)

@@ -15,6 +15,10 @@ import (
 // object that is created in the same moment may be seen a little later.
 const permanentGrace = 5 * time.Second
 
+// minStay is how long a sandbox that ended without its call stays, at least,
+// before another one is made.
+const minStay = time.Second
+
 // createPause is the pause between two attempts to create a sandbox.
 const createPause = 2 * time.Second
 
@@ -24,6 +28,9 @@ type Starting struct {
 	Now  time.Time
 	Call *v1alpha1.ToolCall
 	Tool *v1alpha1.Tool
+	// Since is when the call was allowed to start. Sandboxes that do not start are
+	// made again within startDeadlineSeconds from then.
+	Since time.Time
 	// Want is the sandbox as it is rendered now.
 	Want *batchv1.Job
 	// Job and Pod as they are; nil if they are not there.
@@ -37,10 +44,11 @@ type Starting struct {
 func Start(s Starting) Verdict { return withDeadline(start(s), s.Call, s.Now) }
 
 // Unstored decides about a call for which something could not be stored, for a
-// reason that time may cure. words say what, and the API server's reason.
-func Unstored(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time, words string) Verdict {
+// reason that time may cure. words say what, and the API server's reason; since
+// is when the call was allowed to start.
+func Unstored(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, since, now time.Time, words string) Verdict {
 	limit := sandbox.StartDeadlineSeconds(tool)
-	left := call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(now)
+	left := since.Add(time.Duration(limit) * time.Second).Sub(now)
 	if left <= 0 {
 		return end(v1alpha1.ErrorToolUnavailable, true, "within startDeadlineSeconds (%d), %s", limit, words)
 	}
@@ -48,46 +56,65 @@ func Unstored(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time, words
 }
 
 func start(s Starting) Verdict {
+	limit := time.Duration(sandbox.StartDeadlineSeconds(s.Tool)) * time.Second
+	left := limit - s.Now.Sub(s.Since)
 	if s.Job == nil {
+		if left <= 0 {
+			return end(v1alpha1.ErrorToolUnavailable, true, "no sandbox started within startDeadlineSeconds (%d)", int(limit.Seconds()))
+		}
 		return wait(ActCreateSandbox, v1alpha1.ReasonStarting, "creating the sandbox", time.Second)
 	}
 	if !sandbox.IsOurs(s.Job, s.Want) {
 		return end(v1alpha1.ErrorToolUnavailable, true, "Job %s/%s exists and was not made by Callgate for this call: delete it", s.Job.Namespace, s.Job.Name)
 	}
-	limit := sandbox.StartDeadlineSeconds(s.Tool)
-	if d := s.Job.DeletionTimestamp; d != nil {
-		if s.Now.Sub(d.Time) > time.Duration(limit)*time.Second {
-			return end(v1alpha1.ErrorToolUnavailable, true, "Job %s/%s, an earlier sandbox of this call, was not gone within startDeadlineSeconds (%d) of its deletion: "+
-				"look at its finalizers and at its pod", s.Job.Namespace, s.Job.Name, limit)
+	if s.Job.DeletionTimestamp != nil {
+		if left <= 0 {
+			return end(v1alpha1.ErrorToolUnavailable, true, "Job %s/%s, an earlier sandbox of this call, was not gone within startDeadlineSeconds (%d): "+
+				"look at its finalizers and at its pod", s.Job.Namespace, s.Job.Name, int(limit.Seconds()))
 		}
 		return wait(ActNone, v1alpha1.ReasonStarting, "an earlier sandbox is being deleted", time.Second)
 	}
 	if !sandbox.SameTemplate(s.Job, s.Want) {
 		return wait(ActDeleteSandbox, v1alpha1.ReasonStarting, "the Tool changed; its sandbox is made again", time.Second)
 	}
-	age := s.Now.Sub(s.Job.CreationTimestamp.Time)
-	left := time.Duration(limit)*time.Second - age
 	switch s.State.Phase {
 	case sandbox.PhaseRunning:
 		if s.State.Disrupted {
 			// The tool would be ended in the middle of its work.
-			return end(v1alpha1.ErrorToolUnavailable, true, "the sandbox is going away before it got the call: %s", s.State.Words)
+			return replace(s, left, "the sandbox is going away before it got the call: "+s.State.Words)
 		}
 		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template.Spec); diff != "" {
 			return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox's pod was changed on its way: %s; an admission webhook may have done it", diff)
 		}
 		return Verdict{Act: ActDispatch, Reason: v1alpha1.ReasonRunning}
 	case sandbox.PhaseNeverStarted, sandbox.PhaseEnded:
-		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox ended before it got the call: %s", s.State.Words)
+		return replace(s, left, "the sandbox ended before it got the call: "+s.State.Words)
 	}
+	age := max(s.Now.Sub(s.Job.CreationTimestamp.Time), 0)
 	if s.State.Permanent && age > permanentGrace {
 		return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox cannot start: %s", s.State.Words)
 	}
 	if left <= 0 {
-		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox did not start within startDeadlineSeconds (%d): %s", limit, s.State.Words)
+		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox did not start within startDeadlineSeconds (%d): %s", int(limit.Seconds()), s.State.Words)
 	}
 	if s.State.Permanent {
 		left = min(left, permanentGrace-age+time.Second)
 	}
 	return wait(ActNone, v1alpha1.ReasonStarting, fmt.Sprintf("waiting for the sandbox: %s", s.State.Words), left)
+}
+
+// replace decides about a sandbox that ended without its call: another one is
+// made in its place, unless only a change can help or the time is over. Each
+// one stays half as long as all before it have taken, so that a cause that lasts
+// does not make ever more sandboxes.
+func replace(s Starting, left time.Duration, words string) Verdict {
+	if s.State.Permanent || left <= 0 {
+		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "%s", words)
+	}
+	created := s.Job.CreationTimestamp.Time
+	pause := max(created.Sub(s.Since)/2, minStay) - s.Now.Sub(created)
+	if pause > 0 {
+		return wait(ActNone, v1alpha1.ReasonRetrying, words, min(pause, left, maxBackoff))
+	}
+	return wait(ActDeleteSandbox, v1alpha1.ReasonRetrying, words, time.Second)
 }

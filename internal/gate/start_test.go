@@ -30,6 +30,7 @@ func starting() Starting {
 		State: sandbox.State{Phase: sandbox.PhaseStarting, Words: "Unschedulable: no node fits"},
 	}
 	s.Job.CreationTimestamp = metav1.NewTime(created.Add(2 * time.Second))
+	s.Since = s.Job.CreationTimestamp.Time
 	s.Pod.Spec = *s.Want.Spec.Template.Spec.DeepCopy()
 	return s
 }
@@ -61,8 +62,10 @@ func TestStart(t *testing.T) {
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "was not made by Callgate"},
 		{reason: "a Job that is being deleted is waited for", change: func(s *Starting) { s.Job.DeletionTimestamp = &metav1.Time{Time: s.Now} },
 			wait: "Starting", message: "an earlier sandbox is being deleted", after: time.Second},
-		{reason: "but not for ever", change: func(s *Starting) { s.Job.DeletionTimestamp = &metav1.Time{Time: s.Now.Add(-121 * time.Second)} },
-			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "was not gone within startDeadlineSeconds (120) of its deletion: look at its finalizers"},
+		{reason: "but not for ever", change: func(s *Starting) { s.Job.DeletionTimestamp = &metav1.Time{Time: s.Now}; age(s, 120*time.Second) },
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "was not gone within startDeadlineSeconds (120): look at its finalizers"},
+		{reason: "nor are sandboxes made for ever that do not start", change: func(s *Starting) { s.Since = s.Now.Add(-120 * time.Second); s.Job = nil },
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "no sandbox started within startDeadlineSeconds (120)"},
 		{reason: "the Tool changed since: made again, even if it runs",
 			change: func(s *Starting) {
 				s.Tool.Spec.Container.Image = "echo:2"
@@ -77,16 +80,37 @@ func TestStart(t *testing.T) {
 				state(s, sandbox.State{Phase: sandbox.PhaseRunning})
 				s.Pod.Spec.Containers = append(s.Pod.Spec.Containers, corev1.Container{Name: "mesh"})
 			}, code: v1alpha1.ErrorToolUnavailable, message: "spec.containers has 2 containers, expected 1; an admission webhook may have done it"},
-		{reason: "it runs and is being evicted: not a byte for it",
+		{reason: "it runs and is being evicted: not a byte for it, another one is made",
 			change: func(s *Starting) {
 				state(s, sandbox.State{Phase: sandbox.PhaseRunning, Disrupted: true, Words: "EvictionByEvictionAPI: Eviction API: evicting"})
-			}, code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "going away before it got the call: EvictionByEvictionAPI"},
+			}, act: ActDeleteSandbox, wait: "Retrying", message: "going away before it got the call: EvictionByEvictionAPI", after: time.Second},
 
-		{reason: "it ended by itself", change: func(s *Starting) { state(s, sandbox.State{Phase: sandbox.PhaseNeverStarted, Words: "no call"}) },
-			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "ended before it got the call: no call"},
+		{reason: "it ended by itself: another one is made", change: func(s *Starting) { state(s, sandbox.State{Phase: sandbox.PhaseNeverStarted, Words: "no call"}) },
+			act: ActDeleteSandbox, wait: "Retrying", message: "ended before it got the call: no call", after: time.Second},
 		{reason: "it ended, and in Run that would mean it may have run; here nothing was sent",
 			change: func(s *Starting) { state(s, sandbox.State{Phase: sandbox.PhaseEnded, Words: "Evicted: low on memory"}) },
-			code:   v1alpha1.ErrorToolUnavailable, retryable: true, message: "ended before it got the call: Evicted: low on memory"},
+			act:    ActDeleteSandbox, wait: "Retrying", message: "ended before it got the call: Evicted: low on memory", after: time.Second},
+		{reason: "the first one stays a second, so that a cause that lasts does not make a hundred",
+			change: func(s *Starting) { state(s, sandbox.State{Phase: sandbox.PhaseEnded}); age(s, 400*time.Millisecond) },
+			wait:   "Retrying", after: 600 * time.Millisecond},
+		{reason: "a later one stays half as long as all before it took",
+			change: func(s *Starting) {
+				state(s, sandbox.State{Phase: sandbox.PhaseEnded})
+				s.Since = s.Job.CreationTimestamp.Add(-40 * time.Second)
+				age(s, 5*time.Second)
+			}, wait: "Retrying", after: 15 * time.Second},
+		{reason: "and the start deadline is over all of them",
+			change: func(s *Starting) {
+				state(s, sandbox.State{Phase: sandbox.PhaseEnded, Words: "Evicted: low on memory"})
+				s.Since = s.Job.CreationTimestamp.Add(-118 * time.Second)
+				age(s, 2*time.Second)
+			}, code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "ended before it got the call: Evicted: low on memory"},
+		{reason: "a clock of the API server that is ahead makes no age below zero",
+			change: func(s *Starting) {
+				state(s, sandbox.State{Phase: sandbox.PhaseStarting, Permanent: true, Words: "InvalidImageName"})
+				s.Since = s.Now
+				s.Job.CreationTimestamp = metav1.NewTime(s.Now.Add(5 * time.Minute))
+			}, wait: "Starting", after: 6 * time.Second},
 		{reason: "our runner cannot be executed in it",
 			change: func(s *Starting) {
 				state(s, sandbox.State{Phase: sandbox.PhaseNeverStarted, Permanent: true, Words: "StartError: exec format error"})

@@ -24,7 +24,7 @@ func TestUnstored(t *testing.T) {
 	} {
 		call := testCall(`{}`)
 		call.Spec.DeadlineSeconds = tc.deadline
-		v := Unstored(call, &tool, created.Add(tc.age), "connection refused")
+		v := Unstored(call, &tool, created, created.Add(tc.age), "connection refused")
 		if v.Ended() != tc.ends {
 			t.Fatalf("%s: ended is %v", tc.reason, v.Ended())
 		}
