@@ -98,6 +98,10 @@ chart-check: ## Install the Helm chart on the running cluster in place of what i
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed
 	@hack/gotest.sh -v -count=1 -timeout 15m ./test/e2e/...
 
+.PHONY: test-faults
+test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed
+	@hack/gotest.sh -v -count=1 -timeout 20m ./test/faults/...
+
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster
 	@hack/demo.sh

@@ -99,16 +99,20 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 		return gate.Verdict{}, err
 	}
 	s.Pod = pod
-	var warnings []corev1.Event
-	if pod == nil && s.Now.Sub(s.Job.CreationTimestamp.Time) > quiet {
-		// Why a Job has no pod stands in its events only.
-		if warnings, err = r.warnings(ctx, s.Job); err != nil {
+	s.State = sandbox.Observe(s.Job, pod, nil)
+	if s.State.Unexplained && s.Now.Sub(s.Job.CreationTimestamp.Time) > quiet {
+		about := s.Job.UID
+		if pod != nil {
+			about = pod.UID
+		}
+		warnings, err := r.warnings(ctx, s.Job.Namespace, about)
+		if err != nil {
 			return gate.Verdict{}, err
 		}
+		s.State = sandbox.Observe(s.Job, pod, warnings)
 	}
-	s.State = sandbox.Observe(s.Job, pod, warnings)
 	verdict := gate.Start(*s)
-	if pod == nil && !verdict.Ended() {
+	if s.State.Unexplained && !verdict.Ended() {
 		verdict.After = min(verdict.After, 2*quiet) // events are not watched
 	}
 	return verdict, nil
@@ -210,15 +214,15 @@ func (r *ToolCallReconciler) podOf(ctx context.Context, namespace string, callUI
 	return nil, nil
 }
 
-// warnings are the Warning events of a Job, oldest first.
-func (r *ToolCallReconciler) warnings(ctx context.Context, job *batchv1.Job) ([]corev1.Event, error) {
-	list, err := r.Events.Events(job.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector:  fields.Set{"involvedObject.uid": string(job.UID), "type": corev1.EventTypeWarning}.String(),
+// warnings are the Warning events about an object, oldest first.
+func (r *ToolCallReconciler) warnings(ctx context.Context, namespace string, about types.UID) ([]corev1.Event, error) {
+	list, err := r.Events.Events(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector:  fields.Set{"involvedObject.uid": string(about), "type": corev1.EventTypeWarning}.String(),
 		Limit:          50,
 		TimeoutSeconds: ptr.To(int64(apiTimeout / time.Second)),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the events of Job %s/%s: %w", job.Namespace, job.Name, err)
+		return nil, fmt.Errorf("read the events of a sandbox in namespace %s: %w", namespace, err)
 	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int {
 		if c := a.LastTimestamp.Compare(b.LastTimestamp.Time); c != 0 {

@@ -12,6 +12,7 @@ import (
 	"callgate.dev/callgate/internal/jsonvalue"
 	"callgate.dev/callgate/internal/result"
 	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/wire"
 )
 
 const (
@@ -52,6 +53,8 @@ type Running struct {
 func Run(r Running) Verdict {
 	s := r.Session
 	switch {
+	case s != nil && s.Result != nil && accepted(r) && r.State.Disrupted && cutOff(s.Result):
+		return lost(r, "the tool was ended together with its sandbox: "+r.State.Words)
 	case s != nil && s.Result != nil && accepted(r):
 		return Verdict{Result: fromEnvelope(result.Normalize(r.Output, *s.Result)), Outcome: v1alpha1.OutcomeReported}
 	case s != nil && s.Accepted != nil && !accepted(r):
@@ -68,6 +71,19 @@ func Run(r Running) Verdict {
 		return ended(r)
 	}
 	return running(r)
+}
+
+// cutOff says whether a tool's end looks like that of a process which was ended
+// from outside, with a signal or, by a shell that waited for one, with its code.
+func cutOff(res *wire.Result) bool {
+	const sigkill, sigterm = 128 + 9, 128 + 15
+	switch {
+	case res.TimedOut || res.StartErrorKind != "":
+		return false
+	case res.Signal != "":
+		return res.Signal == "SIGKILL" || res.Signal == "SIGTERM"
+	}
+	return res.ExitCode == sigkill || res.ExitCode == sigterm
 }
 
 func neverStarted(r Running, words string) Verdict {
@@ -126,10 +142,16 @@ func stop(r Running) Verdict {
 	switch {
 	case d == nil || d.After(r.Now.Add(stopSoon)):
 		return wait(ActStop, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
-	case r.Now.Sub(d.Time) > stopLimit:
+	case outlives(r):
 		return lost(r, fmt.Sprintf("node %s did not end its sandbox within %s", r.Pod.Spec.NodeName, stopLimit))
 	}
 	return wait(ActNone, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
+}
+
+// outlives says whether a pod was not ended long after its deletion: its node
+// is silent, and what became of the tool is not known there either.
+func outlives(r Running) bool {
+	return r.Pod != nil && !r.State.Ended() && r.Pod.DeletionTimestamp != nil && r.Now.Sub(r.Pod.DeletionTimestamp.Time) > stopLimit
 }
 
 // untilRead is what is left of the pause after the last read of the log.
@@ -168,9 +190,9 @@ func lost(r Running, words string) Verdict {
 	case r.Call.Spec.Cancel:
 		return end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel %s", cancelWords(r)).outcome(v1alpha1.OutcomeFailed)
 	case r.State.OutOfMemory:
-		return end(v1alpha1.ErrorToolFailed, false, "the sandbox ran out of memory: raise container.resources.limits.memory of the Tool, or ask for less").
+		return end(v1alpha1.ErrorToolFailed, false, "the sandbox ran out of memory%s: raise container.resources.limits.memory of the Tool, or ask for less", memoryWords(r.Pod)).
 			outcome(v1alpha1.OutcomeFailed)
-	case overdue(r) && accepted(r):
+	case overdue(r) && accepted(r) && !outlives(r):
 		return end(v1alpha1.ErrorToolTimeout, again, "the tool ran past its time limit of %ds and was ended with its sandbox; %s",
 			r.Attempt.TimeoutSeconds, mayHave).outcome(v1alpha1.OutcomeFailed)
 	}
@@ -178,6 +200,18 @@ func lost(r Running, words string) Verdict {
 		words += "; " + s.Err.Error()
 	}
 	return end(v1alpha1.ErrorOutcomeUnknown, again, "the answer is lost: %s; %s", words, mayHave).outcome(v1alpha1.OutcomeUnknown)
+}
+
+// memoryWords name the limit that was reached: the Tool's, and room for /tmp and for the runner.
+func memoryWords(pod *corev1.Pod) string {
+	if pod != nil {
+		for _, c := range pod.Spec.Containers {
+			if limit := c.Resources.Limits.Memory(); c.Name == sandbox.Container && !limit.IsZero() {
+				return fmt.Sprintf(" (its limit is %s, with /tmp and the runner)", limit)
+			}
+		}
+	}
+	return ""
 }
 
 func cancelWords(r Running) string {

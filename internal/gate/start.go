@@ -19,6 +19,10 @@ const permanentGrace = 5 * time.Second
 // before another one is made.
 const minStay = time.Second
 
+// imageGrace is the same for an image that its registry does not have: it may
+// be pushed in the same minute. The kubelet asks again after 10 s.
+const imageGrace = 15 * time.Second
+
 // createPause is the pause between two attempts to create a sandbox.
 const createPause = 2 * time.Second
 
@@ -77,28 +81,35 @@ func start(s Starting) Verdict {
 	if !sandbox.SameTemplate(s.Job, s.Want) {
 		return wait(ActDeleteSandbox, v1alpha1.ReasonStarting, "the Tool changed; its sandbox is made again", time.Second)
 	}
+	if s.Pod != nil && !s.State.Ended() {
+		// Not only when it runs: what was put into it may keep it from that.
+		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template.Spec); diff != "" {
+			return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox's pod was changed on its way: %s; an admission webhook may have done it", diff)
+		}
+	}
 	switch s.State.Phase {
 	case sandbox.PhaseRunning:
 		if s.State.Disrupted {
 			// The tool would be ended in the middle of its work.
 			return replace(s, left, "the sandbox is going away before it got the call: "+s.State.Words)
 		}
-		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template.Spec); diff != "" {
-			return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox's pod was changed on its way: %s; an admission webhook may have done it", diff)
-		}
 		return Verdict{Act: ActDispatch, Reason: v1alpha1.ReasonRunning}
 	case sandbox.PhaseNeverStarted, sandbox.PhaseEnded:
 		return replace(s, left, "the sandbox ended before it got the call: "+s.State.Words)
 	}
-	age := max(s.Now.Sub(s.Job.CreationTimestamp.Time), 0)
-	if s.State.Permanent && age > permanentGrace {
+	grace := permanentGrace
+	if s.State.ImageMissing {
+		grace = imageGrace
+	}
+	lasted := max(s.Now.Sub(begun(s)), 0)
+	if s.State.Permanent && lasted > grace {
 		return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox cannot start: %s", s.State.Words)
 	}
 	if left <= 0 {
 		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox did not start within startDeadlineSeconds (%d): %s", int(limit.Seconds()), s.State.Words)
 	}
 	if s.State.Permanent {
-		left = min(left, permanentGrace-age+time.Second)
+		left = min(left, grace-lasted+time.Second)
 	}
 	return wait(ActNone, v1alpha1.ReasonStarting, fmt.Sprintf("waiting for the sandbox: %s", s.State.Words), left)
 }
@@ -117,4 +128,24 @@ func replace(s Starting, left time.Duration, words string) Verdict {
 		return wait(ActNone, v1alpha1.ReasonRetrying, words, min(pause, left, maxBackoff))
 	}
 	return wait(ActDeleteSandbox, v1alpha1.ReasonRetrying, words, time.Second)
+}
+
+// begun is when what the sandbox waits for now could begin: its pod may have
+// waited for a quota or for a node before. These are times of the API server;
+// a node's clock is another.
+func begun(s Starting) time.Time {
+	t := s.Job.CreationTimestamp.Time
+	if s.Pod == nil {
+		return t
+	}
+	if p := s.Pod.CreationTimestamp.Time; p.After(t) {
+		t = p
+	}
+	for _, c := range s.Pod.Status.Conditions {
+		// Set by the API server when the scheduler binds the pod.
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(t) {
+			t = c.LastTransitionTime.Time
+		}
+	}
+	return t
 }

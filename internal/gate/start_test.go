@@ -79,7 +79,7 @@ func TestStart(t *testing.T) {
 			change: func(s *Starting) {
 				state(s, sandbox.State{Phase: sandbox.PhaseRunning})
 				s.Pod.Spec.Containers = append(s.Pod.Spec.Containers, corev1.Container{Name: "mesh"})
-			}, code: v1alpha1.ErrorToolUnavailable, message: "spec.containers has 2 containers, expected 1; an admission webhook may have done it"},
+			}, code: v1alpha1.ErrorToolUnavailable, message: `spec.containers[1] "mesh" was added; an admission webhook may have done it`},
 		{reason: "it runs and is being evicted: not a byte for it, another one is made",
 			change: func(s *Starting) {
 				state(s, sandbox.State{Phase: sandbox.PhaseRunning, Disrupted: true, Words: "EvictionByEvictionAPI: Eviction API: evicting"})

@@ -14,8 +14,16 @@ import (
 // fill in are not compared.
 func Differs(pod *corev1.Pod, want corev1.PodSpec) string {
 	got := pod.Spec
-	if n := len(got.InitContainers) + len(got.EphemeralContainers); n > 0 {
-		return fmt.Sprintf("spec has %d init or ephemeral containers, expected none", n)
+	for i, c := range got.InitContainers {
+		return fmt.Sprintf("spec.initContainers[%d] %q was added", i, c.Name)
+	}
+	for i, c := range got.EphemeralContainers {
+		return fmt.Sprintf("spec.ephemeralContainers[%d] %q was added", i, c.Name)
+	}
+	for i, c := range got.Containers {
+		if c.Name != Container && len(got.Containers) > 1 {
+			return fmt.Sprintf("spec.containers[%d] %q was added", i, c.Name)
+		}
 	}
 	if len(got.Containers) != 1 {
 		return fmt.Sprintf("spec.containers has %d containers, expected 1", len(got.Containers))

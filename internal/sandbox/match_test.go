@@ -86,9 +86,9 @@ func TestEveryChangeOfPowerIsADifference(t *testing.T) {
 		field  string // what the message names
 		change func(*S)
 	}{
-		{"init or ephemeral", func(s *S) { s.InitContainers = []C{{Name: "mesh"}} }},
-		{"init or ephemeral", func(s *S) { s.EphemeralContainers = []corev1.EphemeralContainer{{}} }},
-		{"2 containers", func(s *S) { s.Containers = append(s.Containers, C{Name: "sidecar"}) }},
+		{`spec.initContainers[0] "mesh" was added`, func(s *S) { s.InitContainers = []C{{Name: "mesh"}} }},
+		{"spec.ephemeralContainers[0]", func(s *S) { s.EphemeralContainers = []corev1.EphemeralContainer{{}} }},
+		{`spec.containers[1] "sidecar" was added`, func(s *S) { s.Containers = append(s.Containers, C{Name: "sidecar"}) }},
 		{"0 containers", func(s *S) { s.Containers = nil }},
 		{"containers[0].name", in(func(c *C) { c.Name = "other" })},
 		{"containers[0].image", in(func(c *C) { c.Image = "mirror.example/echo:1" })},

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/test/cluster"
 )
 
 // The program of docs/call-a-tool.md is the one in docs/examples, fits the 40
@@ -96,7 +97,7 @@ func agentKubeconfig(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, user := range c.AuthInfos {
-		user.Impersonate = "system:serviceaccount:" + agentsNS + ":" + agentName
+		user.Impersonate = "system:serviceaccount:" + agentsNS + ":" + cluster.AgentName
 		user.ImpersonateGroups = []string{"system:serviceaccounts", "system:serviceaccounts:" + agentsNS, "system:authenticated"}
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,52 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
-	"callgate.dev/callgate/internal/wire"
 )
-
-// succeededReason is the one word that kubectl get shows.
-func succeededReason(c *v1alpha1.ToolCall) string {
-	if s := apimeta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionSucceeded); s != nil {
-		return s.Reason
-	}
-	return ""
-}
-
-func waitReason(ctx context.Context, t *testing.T, call *v1alpha1.ToolCall, reason string) {
-	t.Helper()
-	waitFor(ctx, t, call, &v1alpha1.ToolCallList{}, func(c *v1alpha1.ToolCall) bool { return succeededReason(c) == reason },
-		func(c *v1alpha1.ToolCall) string { return fmt.Sprintf("%+v", c.Status) })
-}
-
-// waitGone waits until no Job and pod of a call is left.
-func waitGone(ctx context.Context, t *testing.T, call *v1alpha1.ToolCall) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	labels := client.MatchingLabels{v1alpha1.LabelCallUID: string(call.UID)}
-	for _, list := range []client.ObjectList{&batchv1.JobList{}, &corev1.PodList{}} {
-		watcher, err := admin.Watch(ctx, list, client.InNamespace(toolsNS), labels)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer watcher.Stop()
-		for {
-			if err := admin.List(ctx, list, client.InNamespace(toolsNS), labels); err != nil {
-				t.Fatal(err)
-			}
-			if apimeta.LenList(list) == 0 {
-				break
-			}
-			if _, ok := <-watcher.ResultChan(); !ok {
-				t.Fatalf("%T of call %s is left after %s", list, call.Name, patience)
-			}
-		}
-	}
-}
 
 func TestSandboxIsRemoved(t *testing.T) {
 	ctx := start(t)
@@ -95,13 +52,6 @@ func TestCancelRunning(t *testing.T) {
 	cancelCall(ctx, t, call)
 	failed(t, finish(ctx, t, call), v1alpha1.ErrorCancelled, false, "while the tool was running")
 	waitGone(ctx, t, call)
-}
-
-func cancelCall(ctx context.Context, t *testing.T, call *v1alpha1.ToolCall) {
-	t.Helper()
-	if err := agent.Patch(ctx, call, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"cancel":true}}`))); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestCancelWaiting(t *testing.T) {
@@ -180,31 +130,6 @@ func TestControllerKilledWhileToolRuns(t *testing.T) {
 		t.Error("the controller was not killed")
 	}
 	waitGone(ctx, t, call)
-}
-
-// waitAccepted waits until the runner says that it has the call: the status
-// says Running a moment before.
-func waitAccepted(ctx context.Context, t *testing.T, call *v1alpha1.ToolCall) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	clientset, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := call.Status.Attempts[0]
-	stream, err := clientset.CoreV1().Pods(a.Namespace).GetLogs(a.Pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
-	var transcript wire.Transcript
-	go func() { _, _ = io.Copy(&transcript, stream) }()
-	select {
-	case <-transcript.AcceptedSeen():
-	case <-ctx.Done():
-		t.Fatalf("no accepted call in the log of %s within %s", a.Pod, patience)
-	}
 }
 
 func restarts(p *corev1.Pod) int32 { return p.Status.ContainerStatuses[0].RestartCount }
