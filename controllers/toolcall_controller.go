@@ -87,6 +87,7 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	var next time.Duration
 	var err error
 	if attempt := openAttempt(call); attempt != nil {
+		r.holdPlaces(call)
 		next, err = r.run(ctx, call, attempt)
 	} else {
 		next, err = r.admit(ctx, call)
