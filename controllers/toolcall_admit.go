@@ -36,6 +36,9 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 		return 0, err
 	}
 	l := &look{call: call, admitted: admitted, status: call.Status.DeepCopy()}
+	// Whether it waits for another call, or ends as that one, is found anew: a
+	// call that is cancelled meanwhile has an end of its own.
+	l.status.DuplicateOfRef = nil
 	l.found()
 	verdict := admitted.Verdict
 	if admitted.Command != nil {
@@ -106,6 +109,7 @@ func (r *ToolCallReconciler) approved(ctx context.Context, l *look) (gate.Verdic
 	// It may have been on its way already, before a rule or the Tool changed: what
 	// it holds is for those that can run.
 	r.wakeAll(r.queue.Release(l.call.UID))
+	l.status.QueueTime = nil // it will wait for its turn anew
 	return approved.Verdict, r.deleteSandbox(ctx, l)
 }
 

@@ -93,6 +93,7 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		}
 		next, err = r.write(ctx, call, status, v)
 	} else if attempt := openAttempt(call); attempt != nil {
+		r.holdPlaces(call)
 		next, err = r.run(ctx, call, attempt)
 	} else {
 		next, err = r.admit(ctx, call)

@@ -33,13 +33,12 @@ func (r *ToolCallReconciler) firstOfItsKeys(ctx context.Context, l *look) (gate.
 		}
 		l.keys = append(l.keys, lease)
 	}
-	l.status.DuplicateOfRef = nil // it waited for a call that gave its key back
 	return gate.Verdict{}, nil
 }
 
 func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempotency.Key) (*coordinationv1.Lease, gate.Verdict, error) {
 	name := client.ObjectKey{Namespace: l.admitted.Tool.Namespace, Name: key.Lease}
-	lease, err := getLease(ctx, r.Client, name)
+	lease, err := r.readKey(ctx, r.Client, name, l)
 	if err != nil {
 		return nil, gate.Verdict{}, err
 	}
@@ -65,7 +64,7 @@ func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempoten
 		case !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
 			return nil, gate.Verdict{}, fmt.Errorf("take an idempotency key: %w", err)
 		}
-		if lease, err = getLease(ctx, r.APIReader, name); err != nil {
+		if lease, err = r.readKey(ctx, r.APIReader, name, l); err != nil {
 			return nil, gate.Verdict{}, err
 		}
 	}
@@ -73,12 +72,17 @@ func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempoten
 	return nil, gate.Verdict{Reason: v1alpha1.ReasonPending, After: retryPause}, nil
 }
 
+// readKey reads the Lease of a key for a call that may have to wait for it, and
+// that is told of what happens to it from before the read on.
+func (r *ToolCallReconciler) readKey(ctx context.Context, reader client.Reader, name client.ObjectKey, l *look) (*coordinationv1.Lease, error) {
+	r.waiters.add(name, client.ObjectKeyFromObject(l.call))
+	return getLease(ctx, reader, name)
+}
+
 // lookAtKey decides about a key by its Lease, nil if there is none.
 func (r *ToolCallReconciler) lookAtKey(ctx context.Context, l *look, key idempotency.Key, lease *coordinationv1.Lease) (gate.Verdict, error) {
 	k := gate.Keyed{Now: time.Now(), Call: l.call, Tool: l.admitted.Tool, ArgsDigest: l.admitted.ArgsDigest, Key: key}
 	if lease != nil {
-		// Before the first call is looked at: it may end in between.
-		r.waiters.add(client.ObjectKeyFromObject(lease), client.ObjectKeyFromObject(l.call))
 		k.Record = ptr.To(idempotency.Read(lease))
 		if k.Record.Holder != l.call.UID {
 			var err error

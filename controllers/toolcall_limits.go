@@ -159,6 +159,19 @@ func (r *ToolCallReconciler) wakeAll(calls []types.NamespacedName) {
 	}
 }
 
+// holdPlaces makes sure that what a call holds is known: it may have been sent
+// by another process, and not been seen by restore.
+func (r *ToolCallReconciler) holdPlaces(call *v1alpha1.ToolCall) {
+	if !r.queue.Holds(call.UID) {
+		r.queue.Restore(claimOf(call), true)
+	}
+}
+
+// claimOf is the claim of a call by its status alone.
+func claimOf(call *v1alpha1.ToolCall) limit.Claim {
+	return limit.Claim{UID: call.UID, Name: client.ObjectKeyFromObject(call), Since: call.CreationTimestamp.Time, Places: gate.PlacesHeld(call)}
+}
+
 // restore brings the places into memory, once, that calls hold by their status.
 func (r *ToolCallReconciler) restore(ctx context.Context) error {
 	if r.restored.Load() {
@@ -179,9 +192,7 @@ func (r *ToolCallReconciler) restore(ctx context.Context) error {
 		if call.Status.ToolUID == "" || !holds && call.Status.QueueTime == nil {
 			continue
 		}
-		r.queue.Restore(limit.Claim{
-			UID: call.UID, Name: client.ObjectKeyFromObject(call), Since: call.CreationTimestamp.Time, Places: gate.PlacesHeld(call),
-		}, holds)
+		r.queue.Restore(claimOf(call), holds)
 	}
 	r.restored.Store(true)
 	return nil

@@ -54,10 +54,10 @@ func Duplicate(k Keyed) (v Verdict, duplicateOf *v1alpha1.ToolCallReference) {
 		v := wait(ActNone, v1alpha1.ReasonAwaitingFirstCall, fmt.Sprintf("call %s %s is under way; this call gets its result", r.Call, sameWords(k.Key)), pause)
 		return withDeadline(v, k.Call, k.Now), first
 	case !r.Ended.IsZero():
-		return end(v1alpha1.ErrorOutcomeUnknown, again(k.Tool), "call %s %s has ended and was deleted, and its result was over %d bytes and is not kept; it may have taken effect",
+		return end(v1alpha1.ErrorOutcomeUnknown, false, "call %s %s was deleted and no result of it is kept: it was deleted while it ran, or its result was over %d bytes; it may have taken effect",
 			r.Call, sameWords(k.Key), idempotency.MaxResultBytes), first
 	}
-	return end(v1alpha1.ErrorOutcomeUnknown, again(k.Tool), "call %s %s was deleted after it had been sent to its sandbox; it may have taken effect",
+	return end(v1alpha1.ErrorOutcomeUnknown, false, "call %s %s was deleted after it had been sent to its sandbox; it may have taken effect",
 		r.Call, sameWords(k.Key)), first
 }
 
@@ -76,8 +76,9 @@ func free(k Keyed) bool {
 	case k.Holder != nil:
 		return Frees(&k.Holder.Status)
 	}
-	// It is gone. If it left no result, it was deleted on its way.
-	return r.Result == nil && r.Ended.IsZero() && (!r.Sent || again(k.Tool))
+	// It is gone. If it left no result, it was deleted on its way, or its result
+	// was too large; where a second run is safe, that is the better answer.
+	return r.Result == nil && (again(k.Tool) || r.Ended.IsZero() && !r.Sent)
 }
 
 // Frees says whether an ended call gives its keys back: it never started, or

@@ -65,10 +65,12 @@ func TestDuplicate(t *testing.T) {
 		{reason: "nor with one that has expired", record: record(func(r *idempotency.Record) { r.Ended, r.Expires = created, now.Add(-1) }), digest: "another", act: ActTakeKey},
 		{reason: "a first call that was deleted left its answer", record: record(func(r *idempotency.Record) { r.Sent, r.Ended, r.Expires, r.Result = true, created, now.Add(1), answer }), ok: true, duplicate: true},
 		{reason: "until that expires", record: record(func(r *idempotency.Record) { r.Sent, r.Ended, r.Expires, r.Result = true, created, now.Add(-1), answer }), act: ActTakeKey},
-		{reason: "an answer too large to be kept is not run for again", record: record(func(r *idempotency.Record) { r.Sent, r.Ended, r.Expires = true, created, now.Add(1) }), code: v1alpha1.ErrorOutcomeUnknown, duplicate: true, message: "65536 bytes"},
+		{reason: "an answer too large to be kept is not run for again", record: record(func(r *idempotency.Record) { r.Sent, r.Ended, r.Expires = true, created, now.Add(1) }), code: v1alpha1.ErrorOutcomeUnknown, duplicate: true, message: "was over 65536 bytes"},
 		{reason: "a first call that was deleted before it was sent never ran", record: record(nil), act: ActTakeKey},
 		{reason: "one that was deleted after it was sent may have run", record: record(func(r *idempotency.Record) { r.Sent = true }), code: v1alpha1.ErrorOutcomeUnknown, duplicate: true, message: "may have taken effect"},
 		{reason: "which does not matter to a Tool that can run twice", record: record(func(r *idempotency.Record) { r.Sent = true }), sideEffects: v1alpha1.SideEffectsIdempotent, act: ActTakeKey},
+		{reason: "also when its end was noted after it was deleted", record: record(func(r *idempotency.Record) { r.Sent, r.Ended, r.Expires = true, created, now.Add(1) }), sideEffects: v1alpha1.SideEffectsNone, act: ActTakeKey},
+		{reason: "but an answer that is kept is given to all", record: record(func(r *idempotency.Record) { r.Sent, r.Ended, r.Expires, r.Result = true, created, now.Add(1), answer }), sideEffects: v1alpha1.SideEffectsNone, ok: true, duplicate: true},
 		{reason: "the arguments are in the name of their own key", record: record(nil), holder: first(answer, ran), byArgs: true, ok: true, duplicate: true},
 		{reason: "and the words say why the calls are one", record: record(nil), holder: first(nil, nil), byArgs: true, waits: true, duplicate: true, message: "with the same arguments by the same caller"},
 	} {

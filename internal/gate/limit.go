@@ -132,14 +132,17 @@ type Queued struct {
 // message changes while it waits: how many are in front of it would be a write
 // of each waiting call's status at every end of another.
 func Queue(q Queued) Verdict {
-	left := q.Since.Add(q.At.MaxWait).Sub(q.Now)
+	left, bound := q.Since.Add(q.At.MaxWait).Sub(q.Now), q.At.maxWait
+	if d := deadline(q.Call); !d.IsZero() && d.Sub(q.Now) < left {
+		left, bound = d.Sub(q.Now), fmt.Sprintf("the call's deadlineSeconds (%d)", q.Call.Spec.DeadlineSeconds)
+	}
 	if left <= 0 {
-		v := end(v1alpha1.ErrorRateLimited, true, "%s, and no place became free within %s", q.At.words, q.At.maxWait)
+		v := end(v1alpha1.ErrorRateLimited, true, "%s, and no place became free within %s", q.At.words, bound)
 		if q.At.MaxWait == 0 {
 			v = end(v1alpha1.ErrorRateLimited, true, "%s, and by %s the call does not wait", q.At.words, q.At.maxWait)
 		}
 		v.RetryTime = q.Now.Add(time.Second)
 		return v
 	}
-	return withDeadline(wait(ActNone, v1alpha1.ReasonQueued, fmt.Sprintf("%s; the call waits for its turn, at most %s", q.At.words, q.At.maxWait), left), q.Call, q.Now)
+	return wait(ActNone, v1alpha1.ReasonQueued, fmt.Sprintf("%s; the call waits for its turn, at most %s", q.At.words, bound), left)
 }

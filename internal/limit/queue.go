@@ -109,7 +109,12 @@ func (q *Queue) Take(c Claim) (blocked *Blocked, next []types.NamespacedName) {
 	asking := q.add(c, waiting)
 	if roomier = append(roomier, q.extend(asking, c.Places)...); len(roomier) > 0 {
 		// The oldest comes first, who may be another than the one that asks.
-		woken := settle(append(roomier, asking.lanes...))
+		for _, l := range asking.lanes {
+			if !slices.Contains(roomier, l) {
+				roomier = append(roomier, l)
+			}
+		}
+		woken := settle(roomier)
 		next = names(slices.DeleteFunc(woken, func(other *call) bool { return other == asking }))
 	}
 	full := asking.full()
@@ -233,7 +238,8 @@ func (q *Queue) forget(c *call) (roomier []*lane) {
 
 // settle gives a turn to the waiting calls of lanes that have more room now, and
 // returns them, oldest first. Before and after it, no waiting call of other lanes
-// could take its places.
+// could take its places. It ends when the lanes have no more room: only calls that
+// are held up at other lanes make it walk far.
 func settle(lanes []*lane) (woken []*call) {
 	at := make([]int, len(lanes)) // the next waiting call of each lane
 	for {
@@ -287,7 +293,14 @@ func (c *call) move(to state) {
 // room says whether a call that does not hold the key could. Who has a turn comes
 // before those that are younger, and only before them.
 func (l *lane) room(c *call) bool {
-	return l.held < l.limit && l.held+before(l.turns, c) < l.limit
+	switch free := l.limit - l.held; {
+	case free <= 0:
+		return false
+	case free > len(l.turns):
+		return true
+	default: // are as many turns as there are free places before c?
+		return compare(l.turns[free-1], c) >= 0
+	}
 }
 
 func (l *lane) enter(c *call) {

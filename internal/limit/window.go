@@ -92,7 +92,11 @@ func parseEntry(text string) (entry, bool) {
 
 func (e entry) appendTo(b []byte) []byte {
 	b = strconv.AppendInt(b, e.milli, 10)
-	return fmt.Appendf(b, "-%016x", e.call)
+	b = append(b, "-0000000000000000"...)
+	var digits [16]byte
+	hash := strconv.AppendUint(digits[:0], e.call, 16)
+	copy(b[len(b)-len(hash):], hash)
+	return b
 }
 
 // String is the record as text: per call its time (Unix, milliseconds), a hyphen
