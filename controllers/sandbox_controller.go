@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/sandbox"
 )
@@ -106,6 +107,7 @@ func (r *SandboxReconciler) remove(ctx context.Context, job *batchv1.Job, exits 
 			}
 		}
 	}
+	fault.At("sandbox-removal")
 	err := r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &job.UID})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete the sandbox: %w", err)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/sandbox"
 )
@@ -68,6 +69,7 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 	if err != nil || l.plan == nil {
 		return next, err
 	}
+	fault.At("entry-written")
 	// Only now, with the pod's UID in the status, may a byte go to it.
 	r.dispatcher.Send(l.plan.target, l.plan.call)
 	return time.Until(l.plan.overdue), nil

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/idempotency"
 )
@@ -56,6 +57,7 @@ func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempoten
 			idempotency.Take(lease, key, l.admitted.Tool, l.call, l.admitted.ArgsDigest, r.Install, now)
 			err = r.Update(ctx, lease)
 		}
+		fault.At("key-taken")
 		switch {
 		case err == nil:
 			return lease, gate.Verdict{}, nil

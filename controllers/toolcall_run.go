@@ -15,6 +15,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/dispatch"
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/result"
 	"callgate.dev/callgate/internal/sandbox"
@@ -58,6 +59,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 		}
 		r.dispatcher.Send(target(call, attempt), frame(call, tool, command, attempt.TimeoutSeconds))
 	case gate.ActStop:
+		fault.At("stop")
 		// Never 0: a forced deletion would forget a container that still runs.
 		err := r.Delete(ctx, pod, client.GracePeriodSeconds(1), client.Preconditions{UID: &pod.UID})
 		if client.IgnoreNotFound(err) != nil {

@@ -19,6 +19,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/dispatch"
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/wire"
@@ -120,6 +121,7 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 
 func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdict gate.Verdict) (gate.Verdict, error) {
 	err := r.Create(ctx, s.Want)
+	fault.At("sandbox-created")
 	switch {
 	case err == nil:
 		return verdict, nil

@@ -19,6 +19,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/audit"
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/jsonvalue"
 )
@@ -44,6 +45,7 @@ func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall,
 		if err := r.settleKeys(ctx, call, status); err != nil {
 			return 0, err
 		}
+		fault.At("keys-settled")
 	}
 	attempts := !equality.Semantic.DeepEqual(status.Attempts, call.Status.Attempts)
 	if age := now.Sub(call.CreationTimestamp.Time); !v.Ended() && !attempts && age < quiet && v.Reason != v1alpha1.ReasonAwaitingApproval {
@@ -78,6 +80,7 @@ func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall,
 		}
 	}
 	if v.Ended() {
+		fault.At("result-written")
 		r.record(updated, v)
 		return 0, nil
 	}

@@ -41,6 +41,8 @@ func run() error {
 		o.UnfinishedBefore, err = time.Parse(time.RFC3339, s)
 		return err
 	})
+	metricsAddress := flag.String("metrics-bind-address", ":8080", "address that metrics are served at")
+	healthAddress := flag.String("health-probe-bind-address", ":8081", "address that /healthz and /readyz are served at")
 	auditLog := flag.String("audit-log", "", "file that audit records are appended to, one JSON line each; empty means standard output")
 	flag.Parse()
 	if o.RunnerImage == "" {
@@ -75,8 +77,8 @@ func run() error {
 	mgr, err := ctrl.NewManager(rest, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   controllers.CacheOptions(o.Install),
-		Metrics:                 metricsserver.Options{BindAddress: ":8080"},
-		HealthProbeBindAddress:  ":8081",
+		Metrics:                 metricsserver.Options{BindAddress: *metricsAddress},
+		HealthProbeBindAddress:  *healthAddress,
 		Controller:              config.Controller{ReconciliationTimeout: controllers.ReconcileTimeout},
 		LeaderElection:          true,
 		LeaderElectionID:        "callgate-controller",

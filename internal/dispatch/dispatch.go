@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
+	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/wire"
 )
@@ -219,7 +220,7 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 		streamed <- err
 	}()
 	sent := make(chan error, 1)
-	go func() { sent <- wire.WriteCall(send, string(t.CallUID), t.Attempt, string(t.PodUID), call) }()
+	go func() { sent <- wire.WriteCall(fault.Half("half-frame", send), string(t.CallUID), t.Attempt, string(t.PodUID), call) }()
 
 	timer := time.NewTimer(d.waits.accept)
 	defer timer.Stop()
@@ -230,11 +231,14 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 			if err != nil && !errors.Is(err, errStreamEnded) {
 				return err
 			}
+			fault.At("sent")
 			sent = nil // why the stream ended comes with its own end
 		case <-accepted:
+			fault.At("accepted")
 			accepted = nil
 			timer.Stop()
 		case <-transcript.ResultSeen():
+			fault.At("result-seen")
 			// The runner waits for this before it exits, so that nothing is cut off.
 			_ = send.Close()
 			select {
