@@ -58,7 +58,7 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 		// It waits for something else, and must not stand in front of others.
 		r.wakeAll(r.queue.Release(call.UID))
 	}
-	verdict = gate.AfterAttempts(call, verdict)
+	verdict = gate.AfterAttempts(call.Status.Attempts, verdict)
 	if l.plan != nil {
 		l.status.Attempts = append(l.status.Attempts, l.plan.attempt)
 		if err := r.noteSent(ctx, l); err != nil {

@@ -44,7 +44,7 @@ type dispatchPlan struct {
 // start looks at the sandbox of a call that may run, and makes it if need be.
 func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, error) {
 	s := gate.Starting{Now: time.Now(), Call: l.call, Tool: l.admitted.Tool}
-	if v := gate.Rest(l.call, s.Now); !v.Passed() {
+	if v := gate.Rest(l.call, s.Tool, s.Now); !v.Passed() {
 		return v, nil
 	}
 	s.Want = sandbox.Job(sandbox.Input{

@@ -101,12 +101,12 @@ func Approve(a Approving) Approved {
 			unmet = append(unmet, rules[i])
 		}
 	}
-	out.Verdict = approval(a.Now, denial, unmet, rest)
+	out.Verdict = approval(a, denial, unmet, rest)
 	out.Met = denial == nil && len(unmet) == 0
 	return out
 }
 
-func approval(now time.Time, denial *v1alpha1.ToolCallApproval, unmet []asked, rest []uncounted) Verdict {
+func approval(a Approving, denial *v1alpha1.ToolCallApproval, unmet []asked, rest []uncounted) Verdict {
 	if denial != nil {
 		return end(v1alpha1.ErrorApprovalDenied, false, "denied by %s in ToolCallApproval %s: %s",
 			shortName(denial.Spec.Approver.Username), shortName(denial.Name), cmp.Or(denial.Spec.Reason, "no reason given"))
@@ -120,11 +120,15 @@ func approval(now time.Time, denial *v1alpha1.ToolCallApproval, unmet []asked, r
 			expires = r.expires
 		}
 	}
-	// Only now: an approval that was given in time counts whenever it is seen.
-	if now.After(expires) {
-		return end(v1alpha1.ErrorApprovalExpired, true, "not approved in time: %s", missing(unmet)+notCounted(rest))
+	within := ""
+	if d := deadline(a.Call); !d.IsZero() && d.Before(expires) {
+		expires, within = d, fmt.Sprintf(" (the call's deadlineSeconds is %d)", a.Call.Spec.DeadlineSeconds)
 	}
-	return wait(ActNone, v1alpha1.ReasonAwaitingApproval, "waiting for approval: "+missing(unmet)+notCounted(rest), expires.Sub(now))
+	// Only now: an approval that was given in time counts whenever it is seen.
+	if a.Now.After(expires) {
+		return end(v1alpha1.ErrorApprovalExpired, true, "not approved in time%s: %s", within, missing(unmet)+notCounted(rest))
+	}
+	return wait(ActNone, v1alpha1.ReasonAwaitingApproval, "waiting for approval: "+missing(unmet)+notCounted(rest), expires.Sub(a.Now)+time.Millisecond)
 }
 
 // ApprovalDigest names exactly what is to be approved: this call with these

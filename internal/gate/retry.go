@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,15 @@ type Retrying struct {
 // run again. Attempts that started are bounded by the Tool's maxRetries, the
 // others by its startDeadlineSeconds, all by the call's own deadline.
 func Retry(r Retrying) Verdict {
+	v := retry(r)
+	if v.Ended() && r.End.Outcome == v1alpha1.OutcomeNeverStarted {
+		// An attempt before it may have done something all the same.
+		return AfterAttempts(r.Status.Attempts, v)
+	}
+	return v
+}
+
+func retry(r Retrying) Verdict {
 	attempts := r.Status.Attempts
 	if !*r.End.Result.Retryable || r.Tool == nil || r.Tool.DeletionTimestamp != nil || len(attempts) >= maxAttempts {
 		return r.End
@@ -93,13 +103,16 @@ func backoff(attempts int) time.Duration {
 }
 
 // Rest is the pause before the next attempt of a call; nothing if it is over, or
-// the call had none.
-func Rest(call *v1alpha1.ToolCall, now time.Time) Verdict {
+// the call had none. A Tool that became unsafe to run twice ends the call.
+func Rest(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time) Verdict {
 	n := len(call.Status.Attempts)
 	if n == 0 {
 		return Verdict{}
 	}
 	last := &call.Status.Attempts[n-1]
+	if mayHaveHadEffect(call.Status.Attempts) && !again(tool) {
+		return end(v1alpha1.ErrorToolUnavailable, false, "Tool %s/%s changed to sideEffects: NonIdempotent, and the call may have taken effect", tool.Namespace, tool.Name)
+	}
 	if last.EndTime == nil {
 		return Verdict{}
 	}
@@ -108,6 +121,15 @@ func Rest(call *v1alpha1.ToolCall, now time.Time) Verdict {
 		return Verdict{}
 	}
 	return withDeadline(wait(ActNone, v1alpha1.ReasonRetrying, fmt.Sprintf("attempt %d ended with %s; the call is tried again", last.Number, last.ErrorCode), left), call, now)
+}
+
+// mayHaveHadEffect says whether any attempt ended in a way after which only a
+// tool that is safe to run twice may run again: every failure of one that may
+// have started but exit code 75.
+func mayHaveHadEffect(attempts []v1alpha1.Attempt) bool {
+	return slices.ContainsFunc(attempts, func(a v1alpha1.Attempt) bool {
+		return a.Outcome != v1alpha1.OutcomeNeverStarted && a.ErrorCode != v1alpha1.ErrorToolFailed
+	})
 }
 
 // Close brings the end of an attempt into its record.
@@ -120,13 +142,13 @@ func Close(a *v1alpha1.Attempt, v Verdict, now time.Time) {
 }
 
 // AfterAttempts is the end of a call that was to be tried again and cannot be:
-// what happened in its last attempt stays the answer.
-func AfterAttempts(call *v1alpha1.ToolCall, v Verdict) Verdict {
+// what happened in the last attempt that may have started stays the answer.
+func AfterAttempts(attempts []v1alpha1.Attempt, v Verdict) Verdict {
 	if !v.Ended() || *v.Result.OK {
 		return v
 	}
-	for i := len(call.Status.Attempts) - 1; i >= 0; i-- {
-		a := &call.Status.Attempts[i]
+	for i := range slices.Backward(attempts) {
+		a := &attempts[i]
 		if a.Outcome == v1alpha1.OutcomeNeverStarted {
 			continue
 		}

@@ -75,6 +75,7 @@ func TestRetry(t *testing.T) {
 
 func TestRest(t *testing.T) {
 	now := created.Add(time.Minute)
+	tool := testTool("echo")
 	for _, tc := range []struct {
 		reason   string
 		outcomes string
@@ -88,11 +89,65 @@ func TestRest(t *testing.T) {
 		{"a clock that was put back does not make it wait for ever", "R", -time.Hour, 0},
 	} {
 		call := testCall(`{}`)
-		if call.Status.Attempts = attempts(tc.outcomes, "tool_timeout"); len(call.Status.Attempts) > 0 {
+		if call.Status.Attempts = attempts(tc.outcomes, "tool_failed"); len(call.Status.Attempts) > 0 {
 			call.Status.Attempts[len(call.Status.Attempts)-1].EndTime = ptr.To(metav1.NewMicroTime(now.Add(-tc.ago)))
 		}
-		if v := Rest(call, now); v.After != tc.left || v.Passed() != (tc.left == 0) {
+		if v := Rest(call, &tool, now); v.After != tc.left || v.Passed() != (tc.left == 0) {
 			t.Errorf("%s: %s", tc.reason, v.After)
+		}
+	}
+}
+
+// What one attempt may have done is not forgotten because a later one never started.
+func TestRetryEndsWithWhatMayHaveHappened(t *testing.T) {
+	now := created.Add(time.Minute)
+	tool := testTool("echo")
+	for _, tc := range []struct {
+		reason   string
+		outcomes string
+		end      *v1alpha1.Result
+		code     v1alpha1.ErrorCode
+		message  string
+	}{
+		{"the answer of the first was lost, the second never started", "UN", Failure("tool_unavailable", true, "no call came"), "outcome_unknown",
+			"attempt 1 ended with outcome_unknown: it said so; it was not tried again: tool_unavailable: no call came"},
+		{"cancelled, and the first may have had an effect", "UN", Failure("cancelled", false, "by spec.cancel"), "cancelled",
+			"attempt 1 ended with outcome_unknown: it said so; it was not tried again: cancelled: by spec.cancel"},
+		{"none started", "NN", Failure("tool_unavailable", true, "no call came"), "tool_unavailable", "no call came"},
+		{"the last one started, and is the answer itself", "NU", Failure("outcome_unknown", false, "lost"), "outcome_unknown", "lost"},
+	} {
+		status := &v1alpha1.ToolCallStatus{Attempts: attempts(tc.outcomes, "outcome_unknown"), StartingTime: ptr.To(metav1.NewMicroTime(now.Add(-time.Hour)))}
+		end := Verdict{Result: tc.end, Outcome: status.Attempts[len(tc.outcomes)-1].Outcome}
+		v := Retry(Retrying{Now: now, Call: testCall(`{}`), Status: status, Tool: &tool, End: end})
+		if !v.Ended() || v.Result.ErrorCode != tc.code || v.Result.Message != tc.message || *v.Result.Retryable != *tc.end.Retryable || v.Outcome != end.Outcome {
+			t.Errorf("%s: %s %+v", tc.reason, v.Outcome, v.Result)
+		}
+	}
+}
+
+// A Tool that became unsafe to run twice is not run again after an attempt that
+// may have had an effect.
+func TestRestAfterToolBecameUnsafe(t *testing.T) {
+	for _, tc := range []struct {
+		reason      string
+		outcomes    string
+		code        v1alpha1.ErrorCode
+		sideEffects v1alpha1.SideEffects
+		ends        bool
+	}{
+		{"its answer was lost", "U", "outcome_unknown", v1alpha1.SideEffectsNonIdempotent, true},
+		{"it ran out of time", "R", "tool_timeout", v1alpha1.SideEffectsNonIdempotent, true},
+		{"also if one that never started came after it", "UN", "outcome_unknown", v1alpha1.SideEffectsNonIdempotent, true},
+		{"a second run is safe", "U", "outcome_unknown", v1alpha1.SideEffectsIdempotent, false},
+		{"it promised with exit code 75 that nothing was done", "R", "tool_failed", v1alpha1.SideEffectsNonIdempotent, false},
+		{"it never started", "N", "tool_unavailable", v1alpha1.SideEffectsNonIdempotent, false},
+	} {
+		tool := testTool("echo")
+		tool.Spec.SideEffects = tc.sideEffects
+		call := testCall(`{}`)
+		call.Status.Attempts = attempts(tc.outcomes, tc.code)
+		if v := Rest(call, &tool, created); v.Ended() != tc.ends || v.Ended() && !strings.Contains(v.Result.Message, "Tool tools/echo changed") {
+			t.Errorf("%s: %+v", tc.reason, v.Result)
 		}
 	}
 }
@@ -113,14 +168,12 @@ func TestAfterAttempts(t *testing.T) {
 			"cancelled", "attempt 1 ended with tool_timeout: it said so; it was not tried again: cancelled: by spec.cancel"},
 		{"a result of another call stands", "R", &v1alpha1.Result{OK: ptr.To(true), Retryable: ptr.To(false)}, "", ""},
 	} {
-		call := testCall(`{}`)
-		call.Status.Attempts = attempts(tc.outcomes, "tool_timeout")
-		v := AfterAttempts(call, Verdict{Result: tc.end})
+		v := AfterAttempts(attempts(tc.outcomes, "tool_timeout"), Verdict{Result: tc.end})
 		if v.Result.ErrorCode != tc.code || v.Result.Message != tc.message || *v.Result.Retryable {
 			t.Errorf("%s: %s %q, retryable %v", tc.reason, v.Result.ErrorCode, v.Result.Message, *v.Result.Retryable)
 		}
 	}
-	if v := AfterAttempts(testCall(`{}`), Verdict{Act: ActDispatch}); v.Act != ActDispatch || v.Ended() {
+	if v := AfterAttempts(nil, Verdict{Act: ActDispatch}); v.Act != ActDispatch || v.Ended() {
 		t.Errorf("a wait becomes %+v", v)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/sandbox"
@@ -64,7 +65,7 @@ func start(s Starting) Verdict {
 	left := limit - s.Now.Sub(s.Since)
 	if s.Job == nil {
 		if left <= 0 {
-			return end(v1alpha1.ErrorToolUnavailable, true, "no sandbox started within startDeadlineSeconds (%d)", int(limit.Seconds()))
+			return end(v1alpha1.ErrorToolUnavailable, true, "no sandbox started within startDeadlineSeconds (%d)%s", int(limit.Seconds()), lastWords(s.Call))
 		}
 		return wait(ActCreateSandbox, v1alpha1.ReasonStarting, "creating the sandbox", time.Second)
 	}
@@ -112,6 +113,16 @@ func start(s Starting) Verdict {
 		left = min(left, grace-lasted+time.Second)
 	}
 	return wait(ActNone, v1alpha1.ReasonStarting, fmt.Sprintf("waiting for the sandbox: %s", s.State.Words), left)
+}
+
+// lastWords are what the call's status says that it waits for, which is why
+// there is no sandbox.
+func lastWords(call *v1alpha1.ToolCall) string {
+	c := apimeta.FindStatusCondition(call.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if c == nil || c.Message == "" {
+		return ""
+	}
+	return ": " + c.Message
 }
 
 // replace decides about a sandbox that ended without its call: another one is

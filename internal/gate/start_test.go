@@ -66,6 +66,12 @@ func TestStart(t *testing.T) {
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "was not gone within startDeadlineSeconds (120): look at its finalizers"},
 		{reason: "nor are sandboxes made for ever that do not start", change: func(s *Starting) { s.Since = s.Now.Add(-120 * time.Second); s.Job = nil },
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "no sandbox started within startDeadlineSeconds (120)"},
+		{reason: "and what kept it from being made is said",
+			change: func(s *Starting) {
+				s.Since, s.Job = s.Now.Add(-120*time.Second), nil
+				s.Call.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Message: "the sandbox cannot be created: exceeded quota"}}
+			},
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "no sandbox started within startDeadlineSeconds (120): the sandbox cannot be created: exceeded quota"},
 		{reason: "the Tool changed since: made again, even if it runs",
 			change: func(s *Starting) {
 				s.Tool.Spec.Container.Image = "echo:2"
