@@ -105,8 +105,8 @@ var binary = sync.OnceValues(func() (string, error) {
 
 // startController starts one. fault is CALLGATE_FAULT (see internal/fault), or
 // empty; server is the API server's address, or that of something in front of
-// it, empty for the cluster's own.
-func startController(t *testing.T, fault, server string) *process {
+// it, empty for the cluster's own. flags are added to those of the Deployment.
+func startController(t *testing.T, fault, server string, flags ...string) *process {
 	t.Helper()
 	path, err := binary()
 	if err != nil {
@@ -125,6 +125,7 @@ func startController(t *testing.T, fault, server string) *process {
 		t.Fatal(err)
 	}
 	args := append(d.Spec.Template.Spec.Containers[0].Args, "--metrics-bind-address=0", "--health-probe-bind-address="+health)
+	args = append(args, flags...)
 	p := &process{t: t, cmd: exec.Command(path, args...), exited: make(chan struct{}), health: health, log: log.Name()}
 	p.cmd.Env = append(os.Environ(), "POD_NAMESPACE="+install, "KUBECONFIG="+controllerKubeconfig(t, server), "CALLGATE_FAULT="+fault)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
