@@ -128,7 +128,7 @@ func approval(a Approving, denial *v1alpha1.ToolCallApproval, unmet []asked, res
 	if a.Now.After(expires) {
 		return end(v1alpha1.ErrorApprovalExpired, true, "not approved in time%s: %s", within, missing(unmet)+notCounted(rest))
 	}
-	return wait(ActNone, v1alpha1.ReasonAwaitingApproval, "waiting for approval: "+missing(unmet)+notCounted(rest), expires.Sub(a.Now)+time.Millisecond)
+	return wait(ActNone, v1alpha1.ReasonAwaitingApproval, "waiting for approval: "+missing(unmet)+notCounted(rest), expires.Sub(a.Now))
 }
 
 // ApprovalDigest names exactly what is to be approved: this call with these
