@@ -272,8 +272,11 @@ func TestApprove(t *testing.T) {
 			code:   v1alpha1.ErrorApprovalExpired, retryable: true,
 			message: `not approved in time: 0 of 1 by Group finance, User boss for rule "big" of policy tools/support until 2026-11-29T13:00:00Z`},
 		{reason: "the call's own deadline ends the wait, however long the rule would wait", granted: [][]string{nil},
-			change: func(a *Approving) { askedBefore(a); a.Call.Spec.DeadlineSeconds, a.Now = 150, created.Add(151*time.Second) },
-			code:   v1alpha1.ErrorApprovalExpired, retryable: true,
+			change: func(a *Approving) {
+				askedBefore(a)
+				a.Call.Spec.DeadlineSeconds, a.Now = 150, created.Add(151*time.Second)
+			},
+			code: v1alpha1.ErrorApprovalExpired, retryable: true,
 			message: `not approved in time (the call's deadlineSeconds is 150): 0 of 1 by Group finance, User boss for rule "big" of policy tools/support until 2026-11-29T13:00:00Z`},
 		{reason: "and is when to look again", granted: [][]string{nil},
 			change:  func(a *Approving) { askedBefore(a); a.Call.Spec.DeadlineSeconds = 150 },
