@@ -15,6 +15,7 @@ func checkHost(command string) error {
 // checkHost refuses before any of these is called.
 
 func up(layout) error                         { return checkHost("up") }
+func restart(layout, string) error            { return checkHost("restart") }
 func down(string) error                       { return checkHost("down") }
 func status(io.Writer, string) error          { return checkHost("status") }
 func load(string, string) error               { return checkHost("load") }

@@ -16,6 +16,9 @@ const usage = `usage: go run . [-dir FOLDER] COMMAND
   up         start the cluster; does nothing when it runs, restarts what died
   down       stop it and remove everything it made, the state folder too
   status     one line for each component, the node and the API server
+  restart COMPONENT
+             kill a component as a crash would, start it again and wait until
+             the cluster is ready
   load TAR   import the images of a docker-archive or OCI tar file
   assets     print the folder with kube-apiserver, etcd, kube-controller-manager
              and kubectl (KUBEBUILDER_ASSETS), building it first if needed
@@ -51,7 +54,7 @@ func run(state string, args []string) error {
 	}
 	command, args := args[0], args[1:]
 	wanted := 0
-	if command == "load" {
+	if command == "load" || command == "restart" {
 		wanted = 1
 	}
 	if len(args) != wanted {
@@ -78,10 +81,13 @@ func run(state string, args []string) error {
 			fmt.Println(bin)
 		}
 		return err
-	case "up":
+	case "up", "restart":
 		bin, err := buildAll(here)
 		if err != nil {
 			return err
+		}
+		if command == "restart" {
+			return restart(newLayout(state, bin), args[0])
 		}
 		return up(newLayout(state, bin))
 	case "down":

@@ -3,8 +3,10 @@
 package fault
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -13,18 +15,28 @@ import (
 	"time"
 )
 
-// spec is CALLGATE_FAULT: POINT:ACTION, or POINT#N:ACTION for the N-th time only
-// that the point is passed. Actions: kill (SIGKILL), stop (SIGSTOP until somebody
-// sends SIGCONT), or a duration to sleep.
+// What CALLGATE_FAULT says: POINT:ACTION, or POINT#N:ACTION for the N-th time only
+// that the point is passed. Or @FILE: POINT:ACTION is read from the file whenever
+// a point is passed, and the file is removed when it happens, so that a test can
+// tell a controller that already works, and sees that it came to the point.
+//
+// Actions: kill (SIGKILL), stop (SIGSTOP until somebody sends SIGCONT), or a
+// duration to sleep.
 var (
 	point, action string
-	turn          int64
+	turn          = int64(1)
 	passed        atomic.Int64
+	file          string
 )
 
 func init() {
-	point, action, _ = strings.Cut(os.Getenv("CALLGATE_FAULT"), ":")
-	turn = 1
+	spec := os.Getenv("CALLGATE_FAULT")
+	var found bool
+	if file, found = strings.CutPrefix(spec, "@"); found {
+		return
+	}
+	file = ""
+	point, action, _ = strings.Cut(spec, ":")
 	if name, n, ok := strings.Cut(point, "#"); ok {
 		var err error
 		if turn, err = strconv.ParseInt(n, 10, 64); err != nil {
@@ -34,20 +46,46 @@ func init() {
 	}
 }
 
+// wanted says whether something is to happen at a point, and what.
+func wanted(name string) (string, bool) {
+	if file == "" {
+		return action, name == point
+	}
+	content, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		panic("CALLGATE_FAULT: " + err.Error())
+	}
+	at, what, _ := strings.Cut(string(content), ":")
+	return what, at == name
+}
+
+// due is wanted, once.
+func due(name string) (string, bool) {
+	what, ok := wanted(name)
+	switch {
+	case !ok:
+		return "", false
+	case file == "":
+		return what, passed.Add(1) == turn
+	}
+	return what, os.Remove(file) == nil // several may pass at once
+}
+
 // At is a named point: what CALLGATE_FAULT says happens here.
 func At(name string) {
-	if name != point || passed.Add(1) != turn {
+	what, ok := due(name)
+	if !ok {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "fault:", name, action)
-	switch action {
+	fmt.Fprintln(os.Stderr, "fault:", name, what)
+	switch what {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {} // the signal may take a moment
 	case "stop":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	default:
-		d, err := time.ParseDuration(action)
+		d, err := time.ParseDuration(what)
 		if err != nil {
 			panic("CALLGATE_FAULT: " + err.Error())
 		}
@@ -68,7 +106,7 @@ func (h half) Write(p []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
-	if h.name == point {
+	if _, ok := wanted(h.name); ok {
 		time.Sleep(200 * time.Millisecond) // the half is on its way
 	}
 	At(h.name)
