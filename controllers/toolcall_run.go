@@ -44,7 +44,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 		Now: time.Now(), Call: call, Attempt: attempt, Output: output, Pod: pod,
 		State: sandbox.Observe(nil, pod, nil), CanResend: tool != nil,
 	}
-	session, known := r.dispatcher.Get(call.UID)
+	session, known := r.dispatcher.Get(call.UID, attempt.Number)
 	if known {
 		running.Session = &session
 	}

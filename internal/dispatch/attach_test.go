@@ -172,7 +172,7 @@ func TestOneSessionAtATime(t *testing.T) {
 	within(t, "the attach", attached)
 	d.Send(testTarget(), testFrame())
 	d.Follow(testTarget(), false)
-	if snap, ok := d.Get(testUID); !ok || snap.Done || snap.FromLog {
+	if snap, ok := d.Get(testUID, 1); !ok || snap.Done || snap.FromLog {
 		t.Errorf("the session under way is %+v, known %v", snap, ok)
 	}
 	close(release)
@@ -181,6 +181,48 @@ func TestOneSessionAtATime(t *testing.T) {
 	}
 	if len(attached) != 0 || len(notified) != 0 {
 		t.Errorf("%d further attaches, %d further notifications", len(attached), len(notified))
+	}
+}
+
+// Each attempt has a session of its own: what an earlier one was told is not said
+// of a later one, and an earlier one that is still open does not keep the later
+// one from its sandbox.
+func TestSessionOfTheNextAttempt(t *testing.T) {
+	for _, open := range []bool{false, true} {
+		taken := make(chan struct{}, 2)
+		release := make(chan struct{})
+		d, notified := newDispatcher(t, &sandboxServer{attach: func(stdin io.Reader, stdout io.Writer) {
+			accept(t, stdin, stdout)
+			taken <- struct{}{}
+			if open {
+				_, _ = io.Copy(io.Discard, stdin)
+				return
+			}
+			<-release
+			report(t, stdout, "{}")
+		}})
+		d.Send(testTarget(), testFrame())
+		within(t, "the first attach", taken)
+		if !open {
+			release <- struct{}{}
+			ended(t, d, notified)
+		}
+		second := testTarget()
+		second.Attempt = 2
+		d.Send(second, testFrame())
+		if snap, ok := d.Get(testUID, 2); !ok || snap.Result != nil || snap.Accepted != nil && snap.Accepted.Attempt != 2 {
+			t.Errorf("first one open %v: the second session is %+v, known %v", open, snap, ok)
+		}
+		if _, ok := d.Get(testUID, 1); ok {
+			t.Errorf("first one open %v: it is still known", open)
+		}
+		within(t, "the second attach", taken)
+		d.Follow(testTarget(), false) // by somebody who is late
+		if _, ok := d.Get(testUID, 2); !ok {
+			t.Errorf("first one open %v: the second session was replaced by one of the first", open)
+		}
+		d.Forget(testCall, "")
+		close(release)
 	}
 }
 
@@ -197,11 +239,11 @@ func TestForget(t *testing.T) {
 
 	d.Forget(testCall, testUID)
 	d.Forget(types.NamespacedName{Namespace: "agents", Name: "another"}, "")
-	if _, ok := d.Get(testUID); !ok {
+	if _, ok := d.Get(testUID, 1); !ok {
 		t.Fatal("the session to keep was forgotten")
 	}
 	d.Forget(testCall, "re-created-with-another-uid")
-	if _, ok := d.Get(testUID); ok {
+	if _, ok := d.Get(testUID, 1); ok {
 		t.Error("the session is still known")
 	}
 	within(t, "the stream ends", gone)
@@ -210,7 +252,7 @@ func TestForget(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("the forgotten session does not end")
 	}
-	if _, ok := d.Get(testUID); ok {
+	if _, ok := d.Get(testUID, 1); ok {
 		t.Error("the session came back")
 	}
 }

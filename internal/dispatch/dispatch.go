@@ -97,13 +97,14 @@ type Dispatcher struct {
 
 type session struct {
 	call       types.NamespacedName
+	attempt    int32
 	cancel     context.CancelFunc
 	transcript wire.Transcript
 	fromLog    bool
 	ended      bool // it began when the container had ended
 
 	// guarded by Dispatcher.mu
-	accepted *wire.Accepted // seen by an earlier session of the same call
+	accepted *wire.Accepted // seen by an earlier session of the same attempt
 	reads    int
 	endTime  time.Time
 	err      error
@@ -115,13 +116,13 @@ func New(config *rest.Config, client kubernetes.Interface, notify func(types.Nam
 	return &Dispatcher{config: config, client: client, notify: notify, waits: defaultWaits, sessions: map[types.UID]*session{}}
 }
 
-// Get returns what is known of the session of a call; false if this process
-// has none.
-func (d *Dispatcher) Get(callUID types.UID) (Snapshot, bool) {
+// Get returns what is known of the session of an attempt of a call; false if
+// this process has none.
+func (d *Dispatcher) Get(callUID types.UID, attempt int32) (Snapshot, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.sessions[callUID]
-	if s == nil {
+	if s == nil || s.attempt != attempt {
 		return Snapshot{}, false
 	}
 	snap := Snapshot{
@@ -149,7 +150,8 @@ func (d *Dispatcher) Forget(call types.NamespacedName, keep types.UID) {
 
 // Send attaches to the target and sends the call, in the background. The
 // caller has written the target's pod UID into the call's status before. While
-// a session of the call is under way it does nothing.
+// a session of the attempt is under way it does nothing; one of an attempt before
+// it is over.
 func (d *Dispatcher) Send(t Target, call wire.Call) {
 	d.start(t, &session{}, func(ctx context.Context, s *session) error { return d.attach(ctx, t, call, &s.transcript) })
 }
@@ -170,10 +172,14 @@ func (d *Dispatcher) start(t Target, s *session, run func(context.Context, *sess
 		limit = d.waits.whole
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("it took longer than %s", limit))
-	s.call, s.cancel = t.Call, cancel
+	s.call, s.attempt, s.cancel = t.Call, t.Attempt, cancel
 	d.mu.Lock()
-	if old := d.sessions[t.CallUID]; old != nil {
-		if old.endTime.IsZero() {
+	switch old := d.sessions[t.CallUID]; {
+	case old == nil:
+	case old.attempt < t.Attempt:
+		old.cancel()
+	default:
+		if old.endTime.IsZero() || old.attempt > t.Attempt {
 			d.mu.Unlock()
 			cancel()
 			return
@@ -220,7 +226,9 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 		streamed <- err
 	}()
 	sent := make(chan error, 1)
-	go func() { sent <- wire.WriteCall(fault.Half("half-frame", send), string(t.CallUID), t.Attempt, string(t.PodUID), call) }()
+	go func() {
+		sent <- wire.WriteCall(fault.Half("half-frame", send), string(t.CallUID), t.Attempt, string(t.PodUID), call)
+	}()
 
 	timer := time.NewTimer(d.waits.accept)
 	defer timer.Stop()

@@ -139,7 +139,7 @@ func ended(t *testing.T, d *Dispatcher, notified <-chan types.NamespacedName) Sn
 	case <-time.After(patience):
 		t.Fatal("the session does not end")
 	}
-	snap, ok := d.Get(testUID)
+	snap, ok := d.Get(testUID, 1)
 	if !ok || !snap.Done || snap.EndTime.IsZero() {
 		t.Fatalf("notified, and the session is %+v, known %v", snap, ok)
 	}
