@@ -120,7 +120,8 @@ func NewToolsNamespace(ctx context.Context, t *testing.T, name string) string {
 	t.Helper()
 	name = ToolsNS + "-" + name
 	t.Cleanup(func() {
-		if err := Admin.Delete(context.WithoutCancel(ctx), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		err := Admin.Delete(context.WithoutCancel(ctx), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		if client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
 	})

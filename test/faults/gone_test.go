@@ -175,7 +175,7 @@ func newAgentsNamespace(ctx context.Context, t *testing.T, name, tools string) (
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "callgate-agent"},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: group}},
 		},
-		&v1alpha1.ToolPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: tools, Name: name}, Spec: v1alpha1.ToolPolicySpec{
+		&v1alpha1.ToolPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: tools, Name: "of-" + name}, Spec: v1alpha1.ToolPolicySpec{
 			Subjects: []v1alpha1.Subject{{Kind: v1alpha1.SubjectGroup, Name: group}},
 			Rules:    []v1alpha1.PolicyRule{{Name: "all", Effect: v1alpha1.EffectAllow, Tools: v1alpha1.ToolSelector{Names: []string{"*"}}}},
 		}},
@@ -249,7 +249,7 @@ func TestToolDeletedOrReplaced(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx := cluster.Start(t)
 			namespace := cluster.NewToolsNamespace(ctx, t, tc.name)
-			// A second answer would break the rules of the first Tool, which no longer stand anywhere but on its sandbox.
+			// By the output rules of the other Tool its answer would be no JSON.
 			old := cluster.NewToolIn(ctx, t, namespace, "tool", []string{"sh", "-c", "sleep 5; echo old"}, cluster.Text, cluster.Timeout(20))
 			call := cluster.Propose(ctx, t, old, "")
 			cluster.WaitReason(ctx, t, call, v1alpha1.ReasonRunning)
