@@ -122,7 +122,7 @@ func (r *ToolCallReconciler) deleteSandbox(ctx context.Context, l *look) error {
 	if err != nil || job.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}
-	return r.deleteJob(ctx, job)
+	return r.deleteJob(ctx, l.call, job)
 }
 
 // approvedCall is the call that an approval speaks of.

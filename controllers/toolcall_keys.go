@@ -169,19 +169,25 @@ func (r *ToolCallReconciler) settleKeys(ctx context.Context, call *v1alpha1.Tool
 		}
 	}
 	for i := range held.Items {
-		if err := r.settleKey(ctx, &held.Items[i], call.UID, status); err != nil {
+		if err := r.settleKey(ctx, &held.Items[i], call, status); err != nil {
 			return fmt.Errorf("bring the end of the call to its idempotency key: %w", err)
 		}
 	}
 	return nil
 }
 
-func (r *ToolCallReconciler) settleKey(ctx context.Context, lease *coordinationv1.Lease, holder types.UID, status *v1alpha1.ToolCallStatus) error {
+func (r *ToolCallReconciler) settleKey(ctx context.Context, lease *coordinationv1.Lease, call *v1alpha1.ToolCall, status *v1alpha1.ToolCallStatus) error {
 	record := idempotency.Read(lease)
-	if record.Holder != holder || !record.Ended.IsZero() {
+	if record.Holder != call.UID || !record.Ended.IsZero() {
 		return nil // another call's, or settled before a restart
 	}
 	if gate.Frees(status) {
+		if record.Sent {
+			// It would be another call's, which runs.
+			if err := r.sameAttempts(ctx, call); err != nil {
+				return err
+			}
+		}
 		return client.IgnoreNotFound(r.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}))
 	}
 	lease = lease.DeepCopy()

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -67,7 +69,7 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	case gate.ActCreateSandbox:
 		return r.create(ctx, &s, verdict)
 	case gate.ActDeleteSandbox:
-		return verdict, r.deleteJob(ctx, s.Job)
+		return verdict, r.deleteJob(ctx, l.call, s.Job)
 	case gate.ActDispatch:
 		l.plan = r.plan(l.call, l.admitted, s.Pod)
 	}
@@ -87,8 +89,25 @@ func (l *look) startingSince(job *batchv1.Job, now time.Time) time.Time {
 }
 
 // deleteJob deletes a sandbox that never got its call.
-func (r *ToolCallReconciler) deleteJob(ctx context.Context, job *batchv1.Job) error {
+func (r *ToolCallReconciler) deleteJob(ctx context.Context, call *v1alpha1.ToolCall, job *batchv1.Job) error {
+	if err := r.sameAttempts(ctx, call); err != nil {
+		return err
+	}
 	return client.IgnoreNotFound(r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &job.UID}))
+}
+
+// sameAttempts fails with a conflict if the call was sent meanwhile, by this
+// process or by another one that takes itself for the leader: that a call was
+// not sent is no proof in a cache, which may be behind.
+func (r *ToolCallReconciler) sameAttempts(ctx context.Context, call *v1alpha1.ToolCall) error {
+	now := &v1alpha1.ToolCall{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(call), now); err != nil {
+		return err
+	}
+	if now.UID != call.UID || !equality.Semantic.DeepEqual(now.Status.Attempts, call.Status.Attempts) {
+		return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("toolcalls").GroupResource(), call.Name, errors.New("its attempts have changed"))
+	}
+	return nil
 }
 
 func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting) (gate.Verdict, error) {
