@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,19 +143,22 @@ func TestStaleCacheNeverStartsTwice(t *testing.T) {
 	proxy := newProxy(t, "toolcalls", "jobs", "pods", "leases")
 	startController(t, "", proxy.url).waitReady()
 	tool := countingTool(t, "stale")
+	hasty := countingTool(t, "stale-hasty", func(s *v1alpha1.ToolSpec) { s.StartDeadlineSeconds = 2 })
 	for _, tc := range []struct {
-		resource, since, reason string
-		seconds                 float64
+		name, resource, since, reason string
+		tool                          *v1alpha1.Tool
+		seconds                       float64
 	}{
-		{"toolcalls", "entry", "the call seems never to have been sent, while its tool runs and answers", 1},
-		{"toolcalls", "entry", "the call seems never to have been sent, and its sandbox has ended", 0},
-		{"toolcalls", "result", "the call seems to run after its end", 0},
-		{"jobs", "job", "its sandbox seems not to be there (C033)", 0},
-		{"pods", "job", "its pod seems not to be there", 0},
-		{"leases", "key", "its key seems to be nobody's", 0},
+		{"not sent, runs", "toolcalls", "entry", "the call seems never to have been sent, while its tool runs and answers", tool, 1},
+		{"not sent, sandbox ended", "toolcalls", "entry", "its sandbox, which has the answer, seems to have ended without its call", tool, 0},
+		{"not sent, start deadline over", "toolcalls", "entry", "it seems never to have started in time, and its key to be free", hasty, 0},
+		{"not ended", "toolcalls", "result", "the call seems to run after its end", tool, 0},
+		{"no sandbox", "jobs", "job", "its sandbox seems not to be there (C033)", tool, 0},
+		{"no pod", "pods", "job", "its pod seems not to be there", tool, 0},
+		{"no key", "leases", "key", "its key seems to be nobody's", tool, 0},
 	} {
-		t.Run(fmt.Sprintf("%s since %s %v", tc.resource, tc.since, tc.seconds), func(t *testing.T) {
-			name := fmt.Sprintf("stale-%s-%s-%v", tc.resource, tc.since, tc.seconds)
+		t.Run(tc.name, func(t *testing.T) {
+			tool, name := tc.tool, "stale-"+strings.NewReplacer(" ", "-", ",", "").Replace(tc.name)
 			call := &v1alpha1.ToolCall{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.AgentsNS, Name: name}, Spec: v1alpha1.ToolCallSpec{
 				ToolRef: v1alpha1.ToolReference{Namespace: tool.Namespace, Name: tool.Name}, IdempotencyKey: name, Args: ptr.To(cluster.Raw(countingArgs(tc.seconds, 0)))}}
 			var matches func(*http.Request, string) bool
