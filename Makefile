@@ -98,9 +98,13 @@ chart-check: ## Install the Helm chart on the running cluster in place of what i
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed
 	@hack/gotest.sh -v -count=1 -timeout 15m ./test/e2e/...
 
+# How many rounds of random kills of the controller `make test-faults` makes; each takes about a minute. SEED repeats a run.
+ROUNDS ?= 3
+export ROUNDS SEED
+
 .PHONY: test-faults
-test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed
-	@hack/gotest.sh -v -count=1 -timeout 20m ./test/faults/...
+test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed; ROUNDS=10 for a soak
+	@hack/gotest.sh -v -count=1 -timeout $$((20 + 2 * $(ROUNDS)))m ./test/faults/...
 
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster

@@ -48,3 +48,10 @@ k auth can-i create toolcalls.callgate.dev -n team-agents --as=system:serviceacc
 run "docs/call-a-tool.md" "$(blocks sh docs/call-a-tool.md)"
 grep -q '^{"data":{.*"words":16}.*"ok":true' <<<"$printed" || fail "docs/call-a-tool.md: kubectl printed no good result: $printed"
 grep -q '^{"ok":true,"data":{.*"words":3}' <<<"$printed" || fail "docs/call-a-tool.md: the program printed no good envelope: $printed"
+
+run "docs/gitops.md" "$(blocks sh docs/gitops.md)"
+
+run "docs/reliability.md" "$(blocks sh docs/reliability.md)"
+k -n callgate-system get deployment callgate-controller -o jsonpath='{.spec.template.spec.containers[0].args}' | grep -q unfinished-before &&
+	fail "docs/reliability.md left --unfinished-before on the controller"
+true
