@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -327,6 +328,22 @@ func podOf(t *testing.T, call *v1alpha1.ToolCall) *corev1.Pod {
 		return len(pods) == 1, pods
 	})
 	return &pods[0]
+}
+
+// podOfAttempt waits for the pod of a certain attempt of a call.
+func podOfAttempt(t *testing.T, call *v1alpha1.ToolCall, number int) *corev1.Pod {
+	t.Helper()
+	var pods []corev1.Pod
+	eventually(t, fmt.Sprintf("the pod of attempt %d", number), func() (bool, any) {
+		pods = podsOfAttempt(t, call, number)
+		return len(pods) == 1, pods
+	})
+	return &pods[0]
+}
+
+func podsOfAttempt(t *testing.T, call *v1alpha1.ToolCall, number int) []corev1.Pod {
+	t.Helper()
+	return slices.DeleteFunc(podsOf(t, call), func(p corev1.Pod) bool { return p.Labels[v1alpha1.LabelAttempt] != fmt.Sprint(number) })
 }
 
 // podsOf are the pods of a call that are not being deleted.

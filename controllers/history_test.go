@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -175,16 +176,54 @@ func judgeStep(before, now *v1alpha1.ToolCall) error {
 	if b.ArgsDigest != "" && b.ArgsDigest != n.ArgsDigest {
 		problems = append(problems, errors.New("argsDigest was changed"))
 	}
-	if len(b.Attempts) > len(n.Attempts) || len(n.Attempts) > 1 {
-		problems = append(problems, fmt.Errorf("%d attempts after %d", len(n.Attempts), len(b.Attempts)))
-	}
-	if len(b.Attempts) == 1 && len(n.Attempts) == 1 && b.Attempts[0].PodUID != n.Attempts[0].PodUID {
-		problems = append(problems, errors.New("the attempt names another pod"))
-	}
+	problems = append(problems, judgeAttempts(b.Attempts, n.Attempts))
 	if b.ObservedGeneration > n.ObservedGeneration {
 		problems = append(problems, fmt.Errorf("observedGeneration %d after %d", n.ObservedGeneration, b.ObservedGeneration))
 	}
 	return errors.Join(problems...)
+}
+
+// judgeAttempts says what is wrong with the attempts of a call: they are numbered,
+// each has a pod of its own, one begins only after the one before has an end, and
+// what has an end is not changed.
+func judgeAttempts(before, now []v1alpha1.Attempt) error {
+	if len(now) < len(before) || len(now) > len(before)+1 {
+		return fmt.Errorf("%d attempts after %d", len(now), len(before))
+	}
+	for i, a := range before {
+		if a.Outcome != "" && !reflect.DeepEqual(a, now[i]) {
+			return fmt.Errorf("attempt %d had ended, and was changed", i+1)
+		}
+		if a.PodUID != now[i].PodUID || a.Sandbox != now[i].Sandbox {
+			return fmt.Errorf("attempt %d names another sandbox", i+1)
+		}
+	}
+	pods := map[types.UID]bool{}
+	for i, a := range now {
+		switch {
+		case int(a.Number) != i+1:
+			return fmt.Errorf("attempt %d has number %d", i+1, a.Number)
+		case pods[a.PodUID]:
+			return fmt.Errorf("attempt %d has the pod of one before it", i+1)
+		case a.Outcome == "" && i < len(now)-1:
+			return fmt.Errorf("attempt %d began, and the one before it had no end", i+2)
+		case (a.Outcome == "") != (a.EndTime == nil):
+			return fmt.Errorf("attempt %d has outcome %q and endTime %v", i+1, a.Outcome, a.EndTime)
+		}
+		pods[a.PodUID] = true
+	}
+	return nil
+}
+
+// wasEver waits until the watch has shown a call in a state that is as wanted.
+func wasEver(t *testing.T, call *v1alpha1.ToolCall, what string, wanted func(*v1alpha1.ToolCall) bool) {
+	t.Helper()
+	eventually(t, what, func() (bool, any) {
+		history.Lock()
+		defer history.Unlock()
+		states := history.states[call.UID]
+		return slices.ContainsFunc(states, wanted), states
+	})
 }
 
 func judgeEvents(ctx context.Context, t *testing.T, call *v1alpha1.ToolCall) {

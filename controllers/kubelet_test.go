@@ -197,7 +197,7 @@ func (n *node) checkRecorded(c *container, header wire.Header) {
 	err := admin.List(context.Background(), &calls)
 	for i := range calls.Items {
 		a := calls.Items[i].Status.Attempts
-		if string(calls.Items[i].UID) != header.CallUID || len(a) == 1 && a[0].PodUID == c.pod.UID {
+		if n := len(a); string(calls.Items[i].UID) != header.CallUID || n > 0 && a[n-1].PodUID == c.pod.UID {
 			continue
 		}
 		err = fmt.Errorf("call %s was sent to pod %s, and its attempts were %s", header.CallUID, c.pod.UID, show(a))
@@ -222,7 +222,17 @@ func (l *logWriter) Write(p []byte) (int, error) {
 // runs tool. Without a tool nobody answers an attach.
 func startPod(t *testing.T, call *v1alpha1.ToolCall, tool toolFunc) *corev1.Pod {
 	t.Helper()
-	pod := podOf(t, call)
+	return runPod(t, podOf(t, call), tool)
+}
+
+// startAttempt does so with the pod of a certain attempt.
+func startAttempt(t *testing.T, call *v1alpha1.ToolCall, number int, tool toolFunc) *corev1.Pod {
+	t.Helper()
+	return runPod(t, podOfAttempt(t, call, number), tool)
+}
+
+func runPod(t *testing.T, pod *corev1.Pod, tool toolFunc) *corev1.Pod {
+	t.Helper()
 	bind(t, pod)
 	c := &container{pod: pod, tool: tool}
 	_ = wire.WriteReady(&c.log) // a strings.Builder takes everything

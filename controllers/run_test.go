@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"callgate.dev/callgate/api/v1alpha1"
 )
@@ -17,6 +18,7 @@ func TestAnswer(t *testing.T) {
 	allow(t, tools)
 	newTool(t, tools, "tool", func(s *v1alpha1.ToolSpec) {
 		s.Container.Command = []string{"/tool", "--text=$(args.text)", "$(args.n)"}
+		s.MaxRetries = ptr.To[int32](0)
 	})
 	for _, test := range []struct {
 		reason   string
@@ -63,7 +65,7 @@ func TestAnswer(t *testing.T) {
 }
 
 // A call that was sent and whose answer does not come ends by what the cluster
-// says of its pod; it is never run again.
+// says of its pod. Without retries it is not run again.
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	status := func(s corev1.PodStatus) func(*testing.T, *corev1.Pod) {
@@ -77,10 +79,6 @@ func TestNoAnswer(t *testing.T) {
 		want        want
 		outcome     v1alpha1.AttemptOutcome
 	}{
-		{reason: "the runner says that no call came", then: status(terminated(64, "Error")),
-			want: want{code: v1alpha1.ErrorToolUnavailable, retryable: true}, outcome: v1alpha1.OutcomeNeverStarted},
-		{reason: "the runner says that it was used before", then: status(terminated(65, "Error")),
-			want: want{code: v1alpha1.ErrorToolUnavailable, retryable: true}, outcome: v1alpha1.OutcomeNeverStarted},
 		{reason: "out of memory", then: status(terminated(137, "OOMKilled")),
 			want: want{code: v1alpha1.ErrorToolFailed, message: []string{"memory"}}, outcome: v1alpha1.OutcomeFailed},
 		{reason: "ended without a result", then: status(terminated(0, "Completed")),
@@ -96,7 +94,9 @@ func TestNoAnswer(t *testing.T) {
 			t.Parallel()
 			tools := openNamespace(t)
 			allow(t, tools)
-			newTool(t, tools, "tool", func(s *v1alpha1.ToolSpec) { s.SideEffects = test.sideEffects })
+			newTool(t, tools, "tool", func(s *v1alpha1.ToolSpec) {
+				s.SideEffects, s.MaxRetries = test.sideEffects, ptr.To[int32](0)
+			})
 			call := newCall(t, tools, "tool")
 			pod := startPod(t, call, nil) // nobody answers
 			waitForSend(t, call)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/controllers"
 )
 
 // settle is how much younger than the last change of the policies a call must be.
@@ -252,13 +253,13 @@ func TestStampingProofFails(t *testing.T) {
 }
 
 // restartController stops the controller, lets between happen, and starts it again.
-func restartController(t *testing.T, between func()) {
+func restartController(t *testing.T, between func(), changes ...func(*controllers.Options)) {
 	t.Helper()
 	if err := controller.stop(); err != nil {
 		t.Fatal(err)
 	}
 	between()
-	next, err := startController(environment.Config)
+	next, err := startController(environment.Config, changes...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -235,7 +235,7 @@ type manager struct {
 
 // startController runs the controller as its ServiceAccount, so that a right
 // that config/rbac lacks shows.
-func startController(cfg *rest.Config) (*manager, error) {
+func startController(cfg *rest.Config, changes ...func(*controllers.Options)) (*manager, error) {
 	as := impersonate(cfg, controllerName, "system:serviceaccounts", "system:serviceaccounts:"+install, "system:authenticated")
 	health, err := freeAddress()
 	if err != nil {
@@ -256,10 +256,14 @@ func startController(cfg *rest.Config) (*manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	if err := controllers.Setup(ctx, mgr, controllers.Options{Install: install, RunnerImage: runnerImage, Audit: audit.NewLog(&auditLines),
+	options := controllers.Options{Install: install, RunnerImage: runnerImage, Audit: audit.NewLog(&auditLines),
 		Retention: controllers.Retention{DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MaxFinished: 10_000},
-	}); err != nil {
+	}
+	for _, change := range changes {
+		change(&options)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := controllers.Setup(ctx, mgr, options); err != nil {
 		cancel()
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -60,9 +61,14 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 	}
 	verdict = gate.AfterAttempts(call.Status.Attempts, verdict)
 	if l.plan != nil {
-		l.status.Attempts = append(l.status.Attempts, l.plan.attempt)
-		if err := r.noteSent(ctx, l); err != nil {
+		switch err := r.noteSent(ctx, l); {
+		case apierrors.IsForbidden(err):
+			// Its namespace was closed a moment ago.
+			l.plan, verdict = nil, gate.Unstored(call, admitted.Tool, l.status.StartingTime.Time, time.Now(), err.Error())
+		case err != nil:
 			return 0, err
+		default:
+			l.status.Attempts = append(l.status.Attempts, l.plan.attempt)
 		}
 	}
 	next, err := r.write(ctx, call, l.status, verdict)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -169,7 +170,14 @@ func (r *ToolCallReconciler) settleKeys(ctx context.Context, call *v1alpha1.Tool
 		}
 	}
 	for i := range held.Items {
-		if err := r.settleKey(ctx, &held.Items[i], call, status); err != nil {
+		err := r.settleKey(ctx, &held.Items[i], call, status)
+		if apierrors.IsForbidden(err) {
+			// Its namespace is closed. The call ends all the same: a key that says sent
+			// and has no end is never given to another call.
+			log.FromContext(ctx).Error(err, "bring the end of the call to its idempotency key")
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("bring the end of the call to its idempotency key: %w", err)
 		}
 	}

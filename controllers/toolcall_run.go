@@ -8,6 +8,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -62,7 +63,9 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 		fault.At("stop")
 		// Never 0: a forced deletion would forget a container that still runs.
 		err := r.Delete(ctx, pod, client.GracePeriodSeconds(1), client.Preconditions{UID: &pod.UID})
-		if client.IgnoreNotFound(err) != nil {
+		if apierrors.IsForbidden(err) {
+			verdict = gate.Unstopped(running, err.Error())
+		} else if client.IgnoreNotFound(err) != nil {
 			return 0, fmt.Errorf("stop the sandbox: %w", err)
 		}
 	}
