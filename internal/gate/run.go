@@ -148,6 +148,17 @@ func stop(r Running) Verdict {
 	return wait(ActNone, v1alpha1.ReasonRunning, "ending the sandbox", stopPause)
 }
 
+// Unstopped decides about a call whose sandbox has to be ended and must not be:
+// its namespace is closed to the controller, or refuses deletions. words are the
+// API server's.
+func Unstopped(r Running, words string) Verdict {
+	words = "the sandbox cannot be ended: " + words
+	if left := watchdog(r.Attempt).Add(stopLimit).Sub(r.Now); left > 0 {
+		return wait(ActNone, v1alpha1.ReasonRunning, words, min(left, 2*stopPause))
+	}
+	return end(v1alpha1.ErrorOutcomeUnknown, repeatable(r.Output.SideEffects), "the answer is lost: %s; it may have taken effect", words).outcome(v1alpha1.OutcomeUnknown)
+}
+
 // outlives says whether a pod was not ended long after its deletion: its node
 // is silent, and what became of the tool is not known there either.
 func outlives(r Running) bool {

@@ -275,3 +275,24 @@ func TestRunOutlastsAnOutage(t *testing.T) {
 		r.Now = r.Now.Add(got.After)
 	}
 }
+
+// A sandbox that must not be ended is waited for, until its time and the time to
+// end it are over.
+func TestUnstopped(t *testing.T) {
+	r := runningCall(t)
+	for range 1000 {
+		got := Unstopped(r, "forbidden")
+		if !got.Ended() {
+			r.Now = r.Now.Add(got.After)
+			continue
+		}
+		if got.Result.ErrorCode != v1alpha1.ErrorOutcomeUnknown || *got.Result.Retryable || got.Outcome != v1alpha1.OutcomeUnknown || !strings.Contains(got.Result.Message, "cannot be ended: forbidden") {
+			t.Errorf("it ends with %s: %+v", got.Outcome, got.Result)
+		}
+		if early := watchdog(r.Attempt).Add(stopLimit).Sub(r.Now); early > 0 {
+			t.Errorf("given up %s early", early)
+		}
+		return
+	}
+	t.Fatal("it never ends")
+}

@@ -1,0 +1,38 @@
+package controllers_test
+
+import (
+	"testing"
+
+	"callgate.dev/callgate/api/v1alpha1"
+)
+
+// A namespace that is closed to the controller, its RoleBinding gone, ends its
+// calls all the same: what runs with its answer, what does not in time.
+func TestNamespaceClosedUnderWay(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	allow(t, tools)
+	newTool(t, tools, "tool", func(s *v1alpha1.ToolSpec) { s.StartDeadlineSeconds, s.TimeoutSeconds = 15, 60 })
+	keyed := func(s *v1alpha1.ToolCallSpec) { s.IdempotencyKey = "key" }
+	tool, release := blocked(t)
+	runs := newCall(t, tools, "tool", keyed)
+	startPod(t, runs, tool)
+	waitForSend(t, runs)
+	starts := newCall(t, tools, "tool", func(s *v1alpha1.ToolCallSpec) { s.IdempotencyKey = "other" })
+	pod := podOf(t, starts)
+	remove(t, toolsBinding(tools))
+	waitForBinding(t, tools, false)
+	runPod(t, pod, prints("1", 0))
+	release()
+	runs = waitForEnd(t, runs)
+	want{}.check(t, runs)
+	duplicate := waitForEnd(t, newCall(t, tools, "tool", keyed))
+	if ref := duplicate.Status.DuplicateOfRef; ref == nil || ref.UID != runs.UID || string(duplicate.Status.Result.Data.Raw) != `"late"` {
+		t.Errorf("a duplicate of it got %+v", duplicate.Status)
+	}
+	starts = waitForEnd(t, starts)
+	want{code: v1alpha1.ErrorToolUnavailable, retryable: true, message: []string{"forbidden"}}.check(t, starts)
+	if len(starts.Status.Attempts) > 0 {
+		t.Errorf("sent although it could not be noted: %+v", starts.Status.Attempts)
+	}
+}
