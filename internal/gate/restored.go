@@ -17,8 +17,13 @@ const restoreMark = "velero.io/restore-name"
 func Restored(call *v1alpha1.ToolCall, before time.Time) Verdict {
 	_, label := call.Labels[restoreMark]
 	_, annotation := call.Annotations[restoreMark]
+	restored := label || annotation
 	switch {
-	case label || annotation:
+	case restored && mayHaveRun(&call.Status):
+		// Its status came back with it, or a restore over a living cluster marked it.
+		v := end(v1alpha1.ErrorOutcomeUnknown, false, "the call was restored from a backup (%s) when it was under way: it may have run, and is not run again", restoreMark)
+		return v.outcome(v1alpha1.OutcomeUnknown)
+	case restored:
 		v := end(v1alpha1.ErrorCancelled, false, "the call was restored from a backup (%s) and is not run: create a new one if it is still wanted", restoreMark)
 		return v.outcome(v1alpha1.OutcomeUnknown)
 	case call.CreationTimestamp.Time.Before(before):

@@ -16,7 +16,7 @@ func attempts(outcomes string, code v1alpha1.ErrorCode) []v1alpha1.Attempt {
 	var all []v1alpha1.Attempt
 	for i, o := range outcomes {
 		outcome := map[rune]v1alpha1.AttemptOutcome{'N': v1alpha1.OutcomeNeverStarted, 'R': v1alpha1.OutcomeReported, 'U': v1alpha1.OutcomeUnknown}[o]
-		all = append(all, v1alpha1.Attempt{Number: int32(i + 1), Outcome: outcome, ErrorCode: code, Message: "it said so"}) //nolint:gosec // a few
+		all = append(all, v1alpha1.Attempt{Number: int32(i + 1), Outcome: outcome, ErrorCode: code, Message: "it said so"})
 	}
 	return all
 }
