@@ -62,7 +62,7 @@ func TestSandboxOfAnAttemptThatIsOver(t *testing.T) {
 		t.Run(tc.reason, func(t *testing.T) {
 			call := &v1alpha1.ToolCall{ObjectMeta: metav1.ObjectMeta{Namespace: "agents", Name: "call", UID: "u"}}
 			for i, a := range tc.attempts {
-				a.Number = int32(i) + 1 //nolint:gosec // two
+				a.Number = int32(i) + 1
 				a.Sandbox = sandbox.JobName(call.UID, a.Number)
 				call.Status.Attempts = append(call.Status.Attempts, a)
 			}
