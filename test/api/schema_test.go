@@ -126,13 +126,9 @@ func runSchemaRows(t *testing.T, rows []schemaRow) {
 func TestNotServedYet(t *testing.T) {
 	const not = "not served by this version"
 	runSchemaRows(t, []schemaRow{
-		{"maxRetries", validTool, `{spec: {maxRetries: 1}}`, []string{"spec.maxRetries", not}, "would not be retried"},
-		{"no retries", validTool, `{spec: {maxRetries: 0}}`, nil, "what this version does"},
 		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, []string{"spec.warm", not}, "no sandbox would wait"},
 		{"dns", validTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, []string{"spec.isolation.network.dns", not}, "names would not resolve"},
 		{"no dns", validTool, `{spec: {isolation: {network: {dns: None}}}}`, nil, "what this version does"},
-		{"ttlSecondsAfterFinished", validCall, `{spec: {ttlSecondsAfterFinished: 3600}}`, []string{"spec.ttlSecondsAfterFinished", not}, "nothing deletes it"},
-		{"ttlSecondsAfterFinished zero", validCall, `{spec: {ttlSecondsAfterFinished: 0}}`, []string{"spec.ttlSecondsAfterFinished", not}, "zero is a wish, too"},
 	})
 }
 
@@ -196,6 +192,14 @@ func TestSchemaOfLimits(t *testing.T) {
 		{"deduplicate without a window", validTool, `{spec: {deduplicate: {}}}`, []string{"spec.deduplicate.windowSeconds: Required"}, "for how long?"},
 		{"deduplicate for no time", validTool, `{spec: {deduplicate: {windowSeconds: 0}}}`, []string{"spec.deduplicate.windowSeconds"}, "leave it out"},
 		{"deduplicate over a day", validTool, `{spec: {deduplicate: {windowSeconds: 86401}}}`, []string{"spec.deduplicate.windowSeconds", "86400"}, "what is remembered is bounded"},
+		{"no retries", validTool, `{spec: {maxRetries: 0}}`, nil, "one attempt that starts"},
+		{"ten retries", validTool, `{spec: {maxRetries: 10}}`, nil, "the most there can be"},
+		{"eleven retries", validTool, `{spec: {maxRetries: 11}}`, []string{"spec.maxRetries", "10"}, "attempts are bounded"},
+		{"less than no retries", validTool, `{spec: {maxRetries: -1}}`, []string{"spec.maxRetries"}, "no number means unlimited"},
+		{"ttlSecondsAfterFinished zero", validCall, `{spec: {ttlSecondsAfterFinished: 0}}`, nil, "gone as soon as it ended"},
+		{"ttlSecondsAfterFinished of 30 days", validCall, `{spec: {ttlSecondsAfterFinished: 2592000}}`, nil, "the most that can be asked for"},
+		{"ttlSecondsAfterFinished of more", validCall, `{spec: {ttlSecondsAfterFinished: 2592001}}`, []string{"spec.ttlSecondsAfterFinished", "2592000"}, "the API server's storage is no archive"},
+		{"ttlSecondsAfterFinished below zero", validCall, `{spec: {ttlSecondsAfterFinished: -1}}`, []string{"spec.ttlSecondsAfterFinished"}, "no number means for ever"},
 		{"idempotencyKey", validCall, `{spec: {idempotencyKey: ship-4821}}`, nil, "the same action once"},
 		{"empty idempotencyKey", validCall, `{spec: {idempotencyKey: ""}}`, []string{"spec.idempotencyKey"}, "a template without its value gives it: all those calls would be one"},
 		{"idempotencyKey of 254", validCall, `{spec: {idempotencyKey: ` + strings.Repeat("k", 254) + `}}`, []string{"spec.idempotencyKey", "253"}, "use a digest"},
@@ -347,7 +351,7 @@ func TestDefaults(t *testing.T) {
 	base := "/apis/callgate.dev/v1alpha1/namespaces/" + namespace
 	for _, tc := range []struct{ name, path, document, field, want string }{
 		{"tool", "/tools", smallestTool, "spec", `{"approval":"NotRequired","container":{"command":["/stats"],` +
-			`"image":"localhost/word-stats:1","protocol":"Stdio","runAsUser":65532,"stdin":"Args"},"inputSchema":{},"maxConcurrentCalls":10,` +
+			`"image":"localhost/word-stats:1","protocol":"Stdio","runAsUser":65532,"stdin":"Args"},"inputSchema":{},"maxConcurrentCalls":10,"maxRetries":1,` +
 			`"output":{"format":"JSON","maxBytes":65536},"sideEffects":"NonIdempotent","startDeadlineSeconds":120,"timeoutSeconds":8}`},
 		{"isolation", "/tools", `
 apiVersion: callgate.dev/v1alpha1
