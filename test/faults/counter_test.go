@@ -31,7 +31,7 @@ chmod 755 cgi-bin/start && exec httpd -f -p 8080 -h /tmp/www`
 // tell tells of the start until the server has heard of it. A start has a name
 // of its own, so that one is one, however often it is told.
 const tell = `start="$CALLGATE_IDEMPOTENCY_KEY/$(cat /proc/sys/kernel/random/uuid)"
-until wget -q -T 2 -O /dev/null "http://$COUNTER/cgi-bin/start?$start"; do sleep 0.1; done
+until printf 'GET /cgi-bin/start?%s HTTP/1.0\r\n\r\n' "$start" | nc -w 2 ${COUNTER%:*} ${COUNTER#*:} | grep -q ^ok; do sleep 0.1; done
 `
 
 const count = tell + `sleep "$1"; head -c "$2" /dev/zero | tr '\0' x; echo done`

@@ -31,7 +31,8 @@ func TestDisturbedSandboxNeverStartsTwice(t *testing.T) {
 		{"pod deleted", "the runner lets the tool end, within the pod's grace", 4, deletePod(nil), false},
 		{"pod deleted by force", "nobody can know any more", 30, deletePod(ptr.To[int64](0)), true},
 		{"Job deleted", "its pod goes with it, and lets the tool end", 4, deleteJob, false},
-		{"second container", "the kubelet starts another container in the same pod: that finds the mark and leaves", 30, otherImage, true},
+		{"second container", "the kubelet lets the first one end, then starts another in the same pod: that finds the mark and leaves", 4, otherImage, false},
+		{"second container after a crash", "the same, without an answer of the first", 30, func(t *testing.T, c *v1alpha1.ToolCall) { otherImage(t, c); killRunner(t, c) }, true},
 		{"second pod", "the Job gets another pod: nobody sends it the call", 4, secondPod, false},
 		{"runner killed", "the container ends without a word", 30, killRunner, true},
 	} {
