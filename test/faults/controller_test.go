@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -47,7 +48,7 @@ func takeOver(t *testing.T) {
 			}
 			var pods corev1.PodList
 			err := cluster.Admin.List(ctx, &pods, client.InNamespace(install), client.MatchingLabels(d.Spec.Selector.MatchLabels))
-			return err == nil && int32(len(pods.Items)) == replicas && d.Status.ReadyReplicas == replicas, err //nolint:gosec // 0 or 1
+			return err == nil && int32(len(pods.Items)) == replicas && d.Status.ReadyReplicas == replicas, err
 		})
 	}
 	t.Cleanup(func() {
@@ -124,8 +125,7 @@ func startController(t *testing.T, fault, server string, flags ...string) *proce
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append(d.Spec.Template.Spec.Containers[0].Args, "--metrics-bind-address=0", "--health-probe-bind-address="+health)
-	args = append(args, flags...)
+	args := slices.Concat(d.Spec.Template.Spec.Containers[0].Args, []string{"--metrics-bind-address=0", "--health-probe-bind-address=" + health}, flags)
 	p := &process{t: t, cmd: exec.Command(path, args...), exited: make(chan struct{}), health: health, log: log.Name()}
 	p.cmd.Env = append(os.Environ(), "POD_NAMESPACE="+install, "KUBECONFIG="+controllerKubeconfig(t, server), "CALLGATE_FAULT="+fault)
 	p.cmd.Stdout, p.cmd.Stderr = log, log

@@ -29,7 +29,7 @@ func TestCancelledOrDeletedAtAnyMoment(t *testing.T) {
 	const calls = 100
 	seed := fromEnv(t, "SEED", time.Now().UnixNano())
 	t.Logf("SEED=%d", seed)
-	random := rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // reproducible on purpose
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
 	waits := make([]time.Duration, calls)
 	for i := range waits {
 		waits[i] = time.Duration(random.Int64N(int64(1500 * time.Millisecond)))

@@ -79,7 +79,7 @@ func TestControllerKilledAtRandom(t *testing.T) {
 	agents := moreAgents(t, 2)
 	for round := range rounds {
 		t.Run(strconv.FormatInt(round+1, 10), func(t *testing.T) {
-			killAtRandom(t, rand.New(rand.NewPCG(uint64(seed), uint64(round))), agents) //nolint:gosec // reproducible on purpose
+			killAtRandom(t, rand.New(rand.NewPCG(uint64(seed), uint64(round))), agents)
 		})
 		if t.Failed() {
 			return
@@ -187,7 +187,7 @@ func prepareMix(ctx context.Context, t *testing.T, namespace string) {
 	var rated int32
 	for _, k := range mix {
 		if k.tool == "rated" {
-			rated = int32(k.n - k.limited) //nolint:gosec // a few
+			rated = int32(k.n - k.limited)
 		}
 	}
 	policy := &v1alpha1.ToolPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mix"}, Spec: v1alpha1.ToolPolicySpec{
@@ -253,7 +253,7 @@ func proposals(random *rand.Rand, namespace string) []proposal {
 
 // propose makes the calls, at random moments.
 func propose(ctx context.Context, seed uint64, calls []proposal, agents []client.Client) error {
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // reproducible on purpose
+	random := rand.New(rand.NewPCG(seed, 0))
 	for _, p := range calls {
 		if err := agents[p.agent%len(agents)].Create(ctx, p.call); err != nil {
 			return fmt.Errorf("create a call of %s: %w", p.kind.name, err)
