@@ -3,8 +3,10 @@ package controllers
 import (
 	"context"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -20,6 +22,8 @@ const (
 	indexCallUID      = "callUID"      // Pod, by LabelCallUID
 	indexRuntimeClass = "runtimeClass" // Tool, by isolation.runtimeClassName
 	indexUID          = "uid"          // Tool, by metadata.uid
+	indexHolder       = "holder"       // Lease, by spec.holderIdentity
+	indexApprovedCall = "approvedCall" // ToolCallApproval, by spec.toolCallRef.uid
 )
 
 // allNamespaces is the value of indexUnfinished that every such call has; no
@@ -46,6 +50,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 				return []string{gate.ToolNamespace(call), allNamespaces}
 			}
 			return nil
+		}},
+		{&coordinationv1.Lease{}, indexHolder, func(o client.Object) []string {
+			return []string{ptr.Deref(o.(*coordinationv1.Lease).Spec.HolderIdentity, "")}
+		}},
+		{&v1alpha1.ToolCallApproval{}, indexApprovedCall, func(o client.Object) []string {
+			return []string{string(o.(*v1alpha1.ToolCallApproval).Spec.ToolCallRef.UID)}
 		}},
 		{&corev1.Pod{}, indexCallUID, func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelCallUID]} }},
 	} {

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/keymutex"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +25,7 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/dispatch"
+	"callgate.dev/callgate/internal/limit"
 )
 
 // Options are what all reconcilers are told from outside.
@@ -36,11 +39,12 @@ type Options struct {
 }
 
 // CacheOptions keeps the cache to the objects of this install: other people's
-// Jobs and Pods never enter the controller's memory.
+// Jobs, Pods and Leases never enter the controller's memory.
 func CacheOptions(install string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelInstall: install})}
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&batchv1.Job{}:                ours,
+		&coordinationv1.Lease{}:       ours,
 		&corev1.Pod{}:                 ours,
 		&networkingv1.NetworkPolicy{}: ours,
 	}}
@@ -70,7 +74,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := stamping.setup(mgr); err != nil {
 		return fmt.Errorf("stamping controller: %w", err)
 	}
-	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas}).setup(mgr); err != nil {
+	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas, policies: policies}).setup(mgr); err != nil {
 		return fmt.Errorf("tool controller: %w", err)
 	}
 	if err := (&ToolPolicyReconciler{Client: mgr.GetClient(), schemas: schemas, policies: policies}).setup(mgr); err != nil {
@@ -79,17 +83,23 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o}).setup(mgr); err != nil {
 		return fmt.Errorf("sandbox controller: %w", err)
 	}
-	// Sessions end outside of any reconcile; the channel brings their call back.
-	ended := make(chan event.TypedGenericEvent[types.NamespacedName], 1024)
+	if err := (&LeaseReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()}).setup(mgr); err != nil {
+		return fmt.Errorf("lease controller: %w", err)
+	}
+	// Sessions end, and places become free, outside of the reconcile of the call
+	// that it matters to; the channel brings that call back.
+	woken := make(chan event.TypedGenericEvent[types.NamespacedName], 1024)
+	wake := func(call types.NamespacedName) {
+		woken <- event.TypedGenericEvent[types.NamespacedName]{Object: call}
+	}
 	calls := &ToolCallReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: clientset.CoreV1(),
 		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
-		Stamping: stamping.State, schemas: schemas, policies: policies,
-		dispatcher: dispatch.New(mgr.GetConfig(), clientset, func(call types.NamespacedName) {
-			ended <- event.TypedGenericEvent[types.NamespacedName]{Object: call}
-		}),
+		Stamping: stamping.State, schemas: schemas, policies: policies, wakeUp: wake,
+		queue: &limit.Queue{}, rateLocks: keymutex.NewHashed(0),
+		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake),
 	}
-	if err := calls.setup(mgr, ended); err != nil {
+	if err := calls.setup(mgr, woken); err != nil {
 		return fmt.Errorf("toolcall controller: %w", err)
 	}
 	return nil

@@ -2,9 +2,11 @@ package controllers_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,9 +47,11 @@ func waitUntilCallsAreTaken() error {
 }
 
 // readyz asks the controller's readiness check about stamping.
-func readyz() (code int, body string) {
+func readyz() (code int, body string) { return readyzOf(controller) }
+
+func readyzOf(m *manager) (code int, body string) {
 	client := http.Client{Timeout: 5 * time.Second}
-	response, err := client.Get("http://" + controller.health + "/readyz/stamping")
+	response, err := client.Get("http://" + m.health + "/readyz/stamping")
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -83,6 +87,21 @@ func waitForProof(t *testing.T, proven bool) {
 		metric := provenMetric(t)
 		return got == code && metric == value, fmt.Sprintf("readyz %d %s, metric %v", got, body, metric)
 	})
+}
+
+// waitForProblem waits until the readiness check says why nothing is proven.
+func waitForProblem(t *testing.T, parts ...string) {
+	t.Helper()
+	eventually(t, "stamping not proven: "+strings.Join(parts, ", "), func() (bool, any) {
+		code, body := readyz()
+		for _, part := range parts {
+			if !contains(body, part) {
+				return false, body
+			}
+		}
+		return code == http.StatusInternalServerError, body
+	})
+	waitForProof(t, false)
 }
 
 // The tests of stamping take policies away, so they are not parallel, and leave
@@ -143,26 +162,54 @@ func TestStamping(t *testing.T) {
 	}
 }
 
-// Each of the four objects, when missing, is named by the readiness check.
+// Each of the eight objects, when missing, is named by the readiness check.
 func TestStampingNamesWhatIsMissing(t *testing.T) {
-	for _, object := range []client.Object{
-		&admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyBinding{},
-		&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{},
+	for _, name := range []string{"callgate-stamp", "callgate-protect", "callgate-stamp-approvals", "callgate-protect-approvals"} {
+		objects := []client.Object{&admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyBinding{}}
+		if strings.HasPrefix(name, "callgate-protect") {
+			objects = []client.Object{&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}}
+		}
+		for _, object := range objects {
+			kind := fmt.Sprintf("%T", object)[len("*v1."):]
+			if !get(t, client.ObjectKey{Name: name}, object) {
+				t.Fatalf("no %s %s", kind, name)
+			}
+			remove(t, object)
+			waitForProblem(t, kind+" "+name+" is missing")
+			object.SetResourceVersion("")
+			object.SetUID("")
+			create(t, object)
+			waitForProof(t, true)
+		}
+	}
+	if err := waitUntilCallsAreTaken(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Policies that are there and do nothing are noticed, and what they leave open
+// is named: for calls, and for approvals.
+func TestStampingOutOfForce(t *testing.T) {
+	for _, tc := range []struct{ suffix, what, field string }{
+		{"", "a call", "spec.requester"},
+		{"-approvals", "an approval", "spec.approver"},
 	} {
-		name := "callgate-stamp"
-		switch object.(type) {
-		case *admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding:
-			name = "callgate-protect"
+		stamp := &admissionv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "callgate-stamp" + tc.suffix}}
+		protect := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "callgate-protect" + tc.suffix}}
+		const never = `{"spec":{"matchConditions":[{"name":"never","expression":"false"}]}}`
+		if !get(t, keyOf(stamp), stamp) {
+			t.Fatal("no policy")
 		}
-		kind := fmt.Sprintf("%T", object)[len("*v1."):]
-		if !get(t, client.ObjectKey{Name: name}, object) {
-			t.Fatalf("no %s", kind)
+		conditions, err := json.Marshal(stamp.Spec.MatchConditions)
+		if err != nil {
+			t.Fatal(err)
 		}
-		remove(t, object)
-		waitForProof(t, false)
-		object.SetResourceVersion("")
-		object.SetUID("")
-		create(t, object)
+		patch(t, admin, stamp, never)
+		waitForProblem(t, "the trial creation of "+tc.what+" failed", tc.field+" is not who sent this request")
+		patch(t, admin, protect, never)
+		waitForProblem(t, "a forged "+tc.field+" was not overwritten", "callgate-stamp"+tc.suffix)
+		patch(t, admin, stamp, `{"spec":{"matchConditions":`+string(conditions)+`}}`)
+		patch(t, admin, protect, `{"spec":{"matchConditions":null}}`)
 		waitForProof(t, true)
 	}
 	if err := waitUntilCallsAreTaken(); err != nil {

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,12 +16,15 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/jsonvalue"
+	"callgate.dev/callgate/internal/policy"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/template"
 )
@@ -44,7 +48,8 @@ type ToolReconciler struct {
 	Options
 	APIReader client.Reader
 
-	schemas *schemaCache
+	schemas  *schemaCache
+	policies *policyCache
 }
 
 // problem is why a Tool is not Ready; the zero value means that it is.
@@ -76,7 +81,11 @@ func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if p.reason != "" {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, p.reason, jsonvalue.Cut(jsonvalue.Printable(p.message), maxConditionMessage)
 	} else {
-		c.Message = userNamespaceWords(t)
+		words, err := r.approvalWords(ctx, t)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		c.Message = userNamespaceWords(t) + words
 	}
 	t.Status.ObservedGeneration = t.Generation
 	apimeta.SetStatusCondition(&t.Status.Conditions, c)
@@ -99,6 +108,26 @@ func userNamespaceWords(t *v1alpha1.Tool) string {
 		return fmt.Sprintf("sandboxes run under RuntimeClass %q, without a user namespace of Kubernetes", rc)
 	}
 	return "sandboxes run in a user namespace (hostUsers: false)"
+}
+
+// approvalWords warn if what was approved is not what runs for sure: an image
+// without a digest can change between the two.
+func (r *ToolReconciler) approvalWords(ctx context.Context, t *v1alpha1.Tool) (string, error) {
+	if strings.Contains(t.Spec.Container.Image, "@sha256:") {
+		return "", nil
+	}
+	needed := t.Spec.Approval == v1alpha1.ApprovalRequired
+	if !needed {
+		lists, err := listPolicies(ctx, r.Client, t.Namespace)
+		if err != nil {
+			return "", err
+		}
+		needed = slices.ContainsFunc(r.policies.compile(lists), func(p *policy.Policy) bool { return p.RequiresApproval(t) })
+	}
+	if !needed {
+		return "", nil
+	}
+	return "; warning: calls need an approval, and spec.container.image names no digest (@sha256:…), so another image may run than the one that was approved", nil
 }
 
 // check returns the first reason why a Tool cannot be called.
@@ -271,7 +300,7 @@ func (r *ToolReconciler) cleanUp(ctx context.Context, req ctrl.Request) (ctrl.Re
 // object has changed since it was read.
 func ignoreConflict(err error) (ctrl.Result, error) {
 	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: 20 * time.Millisecond}, nil
+		return ctrl.Result{RequeueAfter: retryPause}, nil
 	}
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
@@ -280,6 +309,12 @@ func (r *ToolReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Tool{}).
 		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.siblings)).
+		Watches(&v1alpha1.ToolPolicy{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+			return r.tools(ctx, client.InNamespace(o.GetNamespace()))
+		}), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ClusterToolPolicy{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+			return r.tools(ctx, client.InNamespace(""))
+		}), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.tools(ctx, client.InNamespace(o.GetName()))
 		})).

@@ -2,14 +2,18 @@ package controllers
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/keymutex"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -21,6 +25,7 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/dispatch"
 	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/limit"
 )
 
 const (
@@ -29,6 +34,9 @@ const (
 	// quiet is how long a call may wait before its status says so: most waits
 	// are shorter, and a write would cost them time.
 	quiet = time.Second
+	// retryPause is the pause before a decision is made again whose write was
+	// overtaken by another one.
+	retryPause = 20 * time.Millisecond
 	// parallelCalls is how many calls are looked at at once. A look only reads
 	// the cache and writes one or two objects.
 	parallelCalls = 16
@@ -48,24 +56,38 @@ type ToolCallReconciler struct {
 	policies   *policyCache
 	dispatcher *dispatch.Dispatcher
 	confirm    confirmer
+	waiters    waiters
+	rateLocks  keymutex.KeyMutex
+	// queue holds the places of this process's calls; restored says that those
+	// of an earlier process are in it.
+	queue     *limit.Queue
+	restored  atomic.Bool
+	restoring sync.Mutex
+	wakeUp    func(types.NamespacedName)
 }
 
 // Reconcile looks at one call: finished? sent? else may it run?
 func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if err := r.restore(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	call := &v1alpha1.ToolCall{}
 	if err := r.Get(ctx, req.NamespacedName, call); err != nil {
-		r.dispatcher.Forget(req.NamespacedName, "")
+		if apierrors.IsNotFound(err) {
+			r.forget(req.NamespacedName, "")
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if complete(call) {
-		r.dispatcher.Forget(req.NamespacedName, "")
+		r.forget(req.NamespacedName, "")
 		return ignoreConflict(r.observe(ctx, call))
 	}
-	r.dispatcher.Forget(req.NamespacedName, call.UID)
+	r.forget(req.NamespacedName, call.UID)
 
 	var next time.Duration
 	var err error
 	if attempt := openAttempt(call); attempt != nil {
+		r.holdPlaces(call)
 		next, err = r.run(ctx, call, attempt)
 	} else {
 		next, err = r.admit(ctx, call)
@@ -75,9 +97,16 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	if apierrors.IsConflict(err) {
 		// Decided on an old state; the newer one is on its way into the cache.
-		return ctrl.Result{RequeueAfter: 20 * time.Millisecond}, nil
+		return ctrl.Result{RequeueAfter: retryPause}, nil
 	}
 	return ctrl.Result{RequeueAfter: next}, err
+}
+
+// forget drops what this process remembers of calls of a name that are over, or
+// were deleted and created again: of all but the one with the UID keep.
+func (r *ToolCallReconciler) forget(call types.NamespacedName, keep types.UID) {
+	r.dispatcher.Forget(call, keep)
+	r.wakeAll(r.queue.ReleaseNamed(call, keep))
 }
 
 // openAttempt is the attempt that was sent and has no outcome yet.
@@ -86,43 +115,6 @@ func openAttempt(call *v1alpha1.ToolCall) *v1alpha1.Attempt {
 		return &call.Status.Attempts[n-1]
 	}
 	return nil
-}
-
-// admit decides about a call of which no byte was sent.
-func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall) (time.Duration, error) {
-	admitted, err := r.decide(ctx, call)
-	if err != nil {
-		return 0, err
-	}
-	verdict := admitted.Verdict
-	var dispatchTo *dispatchPlan
-	if admitted.Command != nil && !verdict.Ended() {
-		if verdict, dispatchTo, err = r.start(ctx, call, admitted); err != nil {
-			return 0, err
-		}
-	}
-
-	status := call.Status.DeepCopy()
-	// What was found once stays, also if a later look ends before it gets there.
-	if admitted.ArgsDigest != "" {
-		status.ArgsDigest = admitted.ArgsDigest
-	}
-	if admitted.Decision != nil {
-		status.Decision = admitted.Decision
-	}
-	if admitted.Tool != nil {
-		status.ToolUID, status.ToolGeneration = admitted.Tool.UID, admitted.Tool.Generation
-	}
-	if dispatchTo != nil {
-		status.Attempts = append(status.Attempts, dispatchTo.attempt)
-	}
-	next, err := r.write(ctx, call, status, verdict)
-	if err != nil || dispatchTo == nil {
-		return next, err
-	}
-	// Only now, with the pod's UID in the status, may a byte go to it.
-	r.dispatcher.Send(dispatchTo.target, dispatchTo.call)
-	return time.Until(dispatchTo.overdue), nil
 }
 
 // decide gathers what Admit looks at, from the cache and, if the verdict asks
@@ -176,7 +168,7 @@ func refersTo(ref v1alpha1.ToolReference, t *v1alpha1.Tool) bool {
 	return t.FunctionName() == ref.FunctionName
 }
 
-func (r *ToolCallReconciler) setup(mgr ctrl.Manager, ended <-chan event.TypedGenericEvent[types.NamespacedName]) error {
+func (r *ToolCallReconciler) setup(mgr ctrl.Manager, woken <-chan event.TypedGenericEvent[types.NamespacedName]) error {
 	r.confirm.reader = r.APIReader
 	enqueueNamed := handler.TypedFuncs[types.NamespacedName, reconcile.Request]{
 		GenericFunc: func(_ context.Context, e event.TypedGenericEvent[types.NamespacedName], q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -188,8 +180,10 @@ func (r *ToolCallReconciler) setup(mgr ctrl.Manager, ended <-chan event.TypedGen
 		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&v1alpha1.ToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&v1alpha1.ClusterToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
+		Watches(&v1alpha1.ToolCallApproval{}, handler.EnqueueRequestsFromMapFunc(approvedCall)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(r.waiters.wake)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(callOfSandbox)).
-		WatchesRawSource(source.TypedChannel(ended, enqueueNamed)).
+		WatchesRawSource(source.TypedChannel(woken, enqueueNamed)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: parallelCalls, RateLimiter: retries()}).
 		Complete(r)
 }

@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -104,16 +105,20 @@ func finish(a *v1alpha1.Attempt, v gate.Verdict, pod *corev1.Pod, session *dispa
 // toolOf is the Tool that the call was decided with, in that generation; nil
 // if it has changed or is gone.
 func (r *ToolCallReconciler) toolOf(ctx context.Context, call *v1alpha1.ToolCall) (*v1alpha1.Tool, error) {
-	var tools v1alpha1.ToolList
-	if err := r.List(ctx, &tools, client.MatchingFields{indexUID: string(call.Status.ToolUID)}); err != nil {
+	tool, err := r.toolWithUID(ctx, call.Status.ToolUID)
+	if err != nil || tool == nil || tool.Generation != call.Status.ToolGeneration {
 		return nil, err
 	}
-	for i := range tools.Items {
-		if tools.Items[i].Generation == call.Status.ToolGeneration {
-			return &tools.Items[i], nil
-		}
+	return tool, nil
+}
+
+// toolWithUID is the Tool as it is now; nil if it is gone.
+func (r *ToolCallReconciler) toolWithUID(ctx context.Context, uid types.UID) (*v1alpha1.Tool, error) {
+	var tools v1alpha1.ToolList
+	if err := r.List(ctx, &tools, client.MatchingFields{indexUID: string(uid)}); err != nil || len(tools.Items) == 0 {
+		return nil, err
 	}
-	return nil, nil
+	return &tools.Items[0], nil
 }
 
 // outputSpec says how the tool's answer is read. A Tool that has changed or is

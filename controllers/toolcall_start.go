@@ -36,34 +36,37 @@ type dispatchPlan struct {
 }
 
 // start looks at the sandbox of a call that may run, and makes it if need be.
-func (r *ToolCallReconciler) start(ctx context.Context, call *v1alpha1.ToolCall, admitted gate.Admitted) (gate.Verdict, *dispatchPlan, error) {
-	s := gate.Starting{Now: time.Now(), Call: call, Tool: admitted.Tool}
+func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, error) {
+	s := gate.Starting{Now: time.Now(), Call: l.call, Tool: l.admitted.Tool}
 	s.Want = sandbox.Job(sandbox.Input{
-		Tool: admitted.Tool, Install: r.Install, RunnerImage: r.RunnerImage,
-		CallUID: call.UID, Call: client.ObjectKeyFromObject(call), Attempt: firstAttempt,
+		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage,
+		CallUID: s.Call.UID, Call: client.ObjectKeyFromObject(s.Call), Attempt: firstAttempt,
 	})
 	job := &batchv1.Job{}
 	switch err := r.Get(ctx, client.ObjectKeyFromObject(s.Want), job); {
 	case err == nil:
 		s.Job = job
 	case !apierrors.IsNotFound(err):
-		return gate.Verdict{}, nil, err
+		return gate.Verdict{}, err
 	}
 	verdict, err := r.lookAtSandbox(ctx, &s)
 	if err != nil {
-		return gate.Verdict{}, nil, err
+		return gate.Verdict{}, err
 	}
 	switch verdict.Act {
 	case gate.ActCreateSandbox:
 		return r.create(ctx, &s, verdict)
 	case gate.ActDeleteSandbox:
-		err := r.Delete(ctx, s.Job, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &s.Job.UID})
-		return verdict, nil, client.IgnoreNotFound(err)
+		return verdict, r.deleteJob(ctx, s.Job)
 	case gate.ActDispatch:
-		plan := r.plan(call, admitted, s.Pod)
-		return verdict, &plan, nil
+		l.plan = r.plan(l.call, l.admitted, s.Pod)
 	}
-	return verdict, nil, nil
+	return verdict, nil
+}
+
+// deleteJob deletes a sandbox that never got its call.
+func (r *ToolCallReconciler) deleteJob(ctx context.Context, job *batchv1.Job) error {
+	return client.IgnoreNotFound(r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &job.UID}))
 }
 
 func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting) (gate.Verdict, error) {
@@ -94,40 +97,40 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 	return verdict, nil
 }
 
-func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdict gate.Verdict) (gate.Verdict, *dispatchPlan, error) {
+func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdict gate.Verdict) (gate.Verdict, error) {
 	err := r.Create(ctx, s.Want)
 	switch {
 	case err == nil:
-		return verdict, nil, nil
+		return verdict, nil
 	case apierrors.IsAlreadyExists(err):
 		// Ours and not in the cache yet, or somebody else's, which never will be.
 		s.Job = &batchv1.Job{}
 		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s.Want), s.Job); err != nil {
-			return verdict, nil, client.IgnoreNotFound(err) // gone again: the next look makes it
+			return verdict, client.IgnoreNotFound(err) // gone again: the next look makes it
 		}
 		verdict, err := r.lookAtSandbox(ctx, s)
 		if verdict.Act == gate.ActDispatch || verdict.Act == gate.ActDeleteSandbox {
 			// Left to the next look, which has it from the cache.
 			verdict.Act, verdict.After = gate.ActNone, quiet
 		}
-		return verdict, nil, err
+		return verdict, err
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		return gate.Verdict{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, false, "the API server refused the sandbox's Job: "+err.Error())}, nil, nil
+		return gate.Verdict{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, false, "the API server refused the sandbox's Job: "+err.Error())}, nil
 	}
 	// A quota, a webhook that is down, a missing right, an API server that is
 	// slow: time may cure it, within the call's bounds.
-	return gate.Uncreated(*s, err.Error()), nil, nil
+	return gate.Unstored(s.Call, s.Tool, s.Now, "the sandbox cannot be created: "+err.Error()), nil
 }
 
 // plan makes the attempt's entry and the frame for a pod that runs.
-func (r *ToolCallReconciler) plan(call *v1alpha1.ToolCall, admitted gate.Admitted, pod *corev1.Pod) dispatchPlan {
+func (r *ToolCallReconciler) plan(call *v1alpha1.ToolCall, admitted gate.Admitted, pod *corev1.Pod) *dispatchPlan {
 	now := metav1.NowMicro()
 	timeout := timeoutSeconds(call, admitted.Tool, now.Time)
 	attempt := v1alpha1.Attempt{
 		Number: firstAttempt, Sandbox: sandbox.JobName(call.UID, firstAttempt), Namespace: pod.Namespace,
 		Pod: pod.Name, PodUID: pod.UID, TimeoutSeconds: timeout, SendTime: now, Node: pod.Spec.NodeName,
 	}
-	return dispatchPlan{
+	return &dispatchPlan{
 		attempt: attempt,
 		target:  target(call, &attempt),
 		call:    frame(call, admitted.Tool, admitted.Command, timeout),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -35,13 +37,17 @@ const (
 // write brings the verdict into the status with one Update, which fails if the
 // call has changed since it was read. It returns when to look again.
 func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall, status *v1alpha1.ToolCallStatus, v gate.Verdict) (time.Duration, error) {
+	now := metav1.Now()
 	if v.Ended() {
 		bound(call, &v)
+		status.Result = v.Result
+		if err := r.settleKeys(ctx, call, status); err != nil {
+			return 0, err
+		}
 	}
-	now := metav1.Now()
 	dispatched := len(status.Attempts) > len(call.Status.Attempts)
-	if age := now.Sub(call.CreationTimestamp.Time); !v.Ended() && !dispatched && age < quiet {
-		// Most waits end before anybody could read of them.
+	if age := now.Sub(call.CreationTimestamp.Time); !v.Ended() && !dispatched && age < quiet && v.Reason != v1alpha1.ReasonAwaitingApproval {
+		// Most waits end before anybody could read of them; a person must.
 		return min(v.After, quiet-age), nil
 	}
 	status.ObservedGeneration = call.Generation
@@ -127,6 +133,7 @@ func setConditions(status *v1alpha1.ToolCallStatus, v gate.Verdict, now metav1.T
 			ObservedGeneration: status.ObservedGeneration, LastTransitionTime: now,
 		})
 	}
+	setApproved(status, v, set)
 	if !v.Ended() {
 		set(v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, v.Reason, v.Message)
 		set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.Reason, v.Message)
@@ -134,6 +141,9 @@ func setConditions(status *v1alpha1.ToolCallStatus, v gate.Verdict, now metav1.T
 	}
 	reason, message := ending(status, v)
 	status.Result, status.CompletionTime = v.Result, &now
+	if !v.RetryTime.IsZero() {
+		status.RetryTime = ptr.To(metav1.NewTime(v.RetryTime.Add(time.Second - 1).Truncate(time.Second)))
+	}
 	apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionReconciling)
 	if *v.Result.OK {
 		set(v1alpha1.ConditionSucceeded, metav1.ConditionTrue, reason, message)
@@ -142,6 +152,22 @@ func setConditions(status *v1alpha1.ToolCallStatus, v gate.Verdict, now metav1.T
 		set(v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message)
 	}
 	set(v1alpha1.ConditionComplete, metav1.ConditionTrue, reason, message)
+}
+
+// setApproved says whether the call has its approvals, if it needs any.
+func setApproved(status *v1alpha1.ToolCallStatus, v gate.Verdict, set func(kind string, value metav1.ConditionStatus, reason, message string)) {
+	missing := slices.ContainsFunc(status.Approvals, func(a v1alpha1.ApprovalStatus) bool { return len(a.Granted) < int(a.RequiredApprovals) })
+	switch {
+	case len(status.Approvals) == 0:
+		apimeta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionApproved)
+	case v.Ended() && (missing || v.Result.ErrorCode == v1alpha1.ErrorApprovalDenied):
+		reason, message := ending(status, v)
+		set(v1alpha1.ConditionApproved, metav1.ConditionFalse, reason, message)
+	case missing:
+		set(v1alpha1.ConditionApproved, metav1.ConditionUnknown, v1alpha1.ReasonAwaitingApproval, "see status.approvals")
+	default:
+		set(v1alpha1.ConditionApproved, metav1.ConditionTrue, v1alpha1.ReasonApproved, "every rule has its approvals: see status.approvals")
+	}
 }
 
 // ending is the reason and message for conditions and events. What a tool

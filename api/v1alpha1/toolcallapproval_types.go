@@ -55,9 +55,10 @@ type ApprovedCallReference struct {
 	// +kubebuilder:validation:MaxLength=128
 	UID types.UID `json:"uid,omitempty"`
 
-	// approvalDigest is the call's status.approvalDigest at the time of the
-	// decision. With it, an approval counts only for exactly that Tool. Without
-	// it, it counts if the Tool was not changed since the approval was created.
+	// approvalDigest is the call's status.approvalDigest as the approver saw it:
+	// the approval counts for exactly that call and that state of the Tool. Without
+	// it, an approval counts only if the Tool was never changed after its creation,
+	// and before the approval's. A Deny does not need it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128

@@ -39,6 +39,15 @@ type Stamping struct {
 	Message string
 }
 
+// Since is when a name that was stamped can be trusted from: never, as long as
+// stamping is not proven.
+func (s Stamping) Since() time.Time {
+	if !s.Proven {
+		return time.Unix(1<<40, 0)
+	}
+	return s.LastChange.Add(settle)
+}
+
 // Admission is everything that the decision whether a call may run looks at.
 type Admission struct {
 	Now      time.Time
@@ -64,6 +73,9 @@ type Admitted struct {
 	Decision *v1alpha1.PolicyDecision
 	// Command is the final argv, if the call may run.
 	Command []string
+	// Approvals and Limits are the obligations of the rules that match.
+	Approvals []policy.Approval
+	Limits    []policy.Limit
 }
 
 // Admit decides whether a call may run. It reads in the order of the design's
@@ -182,6 +194,11 @@ func authorize(a Admission, out *Admitted, args map[string]any) (Verdict, bool) 
 		out.Decision = &v1alpha1.PolicyDecision{Allowed: ptr.To(d.Allowed), DecisiveRule: d.Decisive, MatchedRules: d.Matched, Audit: d.Audit}
 	}
 	if d.Allowed {
+		out.Approvals, out.Limits = d.Approvals, d.Limits
+		if args != nil && len(d.Approvals) == 0 && out.Tool.Spec.Approval == v1alpha1.ApprovalRequired {
+			return end(v1alpha1.ErrorToolNotAllowed, false, "Tool %s/%s requires an approval (spec.approval), and no RequireApproval rule matches this call, so nobody can be asked: "+
+				"the owner of namespace %q can add one to a ToolPolicy", out.Tool.Namespace, out.Tool.Name, out.Tool.Namespace), true
+		}
 		return Verdict{}, false
 	}
 	byDefault := d.Decisive == nil

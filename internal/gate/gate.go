@@ -1,10 +1,12 @@
 // Package gate decides what happens to a call, purely: what was observed goes
 // in, one verdict comes out. There is no client, clock or cache in it.
 //
-// A call passes three decisions: [Admit] (may it run, with which command?),
+// A call passes these decisions, in this order: [Admit] (may it run, with which
+// command?), [Duplicate] (is it the first of its kind?), [Rate] (are there too
+// many?), [Approve] (does a person have to agree?), [Queue] (is it its turn?),
 // [Start] (is its sandbox ready to get it?) and [Run] (what became of it?).
-// The first two are made again at every look until the call is sent; after
-// that only the third.
+// All but the last are made again at every look until the call is sent; after
+// that only the last.
 package gate
 
 import (
@@ -28,6 +30,10 @@ const (
 	ActNone Act = ""
 	// ActConfirm: read Tools and policies from the API server itself, and decide again.
 	ActConfirm Act = "Confirm"
+	// ActTakeKey: create or take over the Lease of a key, and decide again.
+	ActTakeKey Act = "TakeKey"
+	// ActCount: count the call in the window of a rate limit, and decide again.
+	ActCount Act = "Count"
 	// ActCreateSandbox: create the Job.
 	ActCreateSandbox Act = "CreateSandbox"
 	// ActDeleteSandbox: delete the Job, which never got the call.
@@ -56,6 +62,13 @@ type Verdict struct {
 	Result *v1alpha1.Result
 	// Outcome of the attempt, with Result, if there was one.
 	Outcome v1alpha1.AttemptOutcome
+	// RetryTime is when the call may be proposed again, with rate_limited.
+	RetryTime time.Time
+}
+
+// Passed says whether a check has nothing to say: the call goes on to the next.
+func (v Verdict) Passed() bool {
+	return v.Act == ActNone && v.Reason == "" && v.Result == nil
 }
 
 // Ended says whether the call is over.

@@ -184,7 +184,7 @@ func ended(r Running) Verdict {
 
 // lost ends a call whose answer will not come.
 func lost(r Running, words string) Verdict {
-	again := r.Output.SideEffects == result.SideEffectsNone || r.Output.SideEffects == result.SideEffectsIdempotent
+	again := repeatable(r.Output.SideEffects)
 	mayHave := "it may have taken effect"
 	switch {
 	case r.Call.Spec.Cancel:
@@ -219,4 +219,9 @@ func cancelWords(r Running) string {
 		return "while the tool was running; it may have taken effect"
 	}
 	return fmt.Sprintf("after the call was sent to sandbox %s; whether the tool started is not known", r.Attempt.Sandbox)
+}
+
+// repeatable says whether a second run is safe, also beside the first one.
+func repeatable(sideEffects string) bool {
+	return sideEffects == result.SideEffectsNone || sideEffects == result.SideEffectsIdempotent
 }

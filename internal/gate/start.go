@@ -40,15 +40,15 @@ type Starting struct {
 // Start decides about the sandbox of a call that may run.
 func Start(s Starting) Verdict { return withDeadline(start(s), s.Call, s.Now) }
 
-// Uncreated decides about a call whose sandbox could not be created, for a
-// reason that time may cure.
-func Uncreated(s Starting, words string) Verdict {
-	limit := sandbox.StartDeadlineSeconds(s.Tool)
-	left := s.Call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(s.Now)
+// Unstored decides about a call for which something could not be stored, for a
+// reason that time may cure. words say what, and the API server's reason.
+func Unstored(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time, words string) Verdict {
+	limit := sandbox.StartDeadlineSeconds(tool)
+	left := call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(now)
 	if left <= 0 {
-		return end(v1alpha1.ErrorToolUnavailable, true, "the sandbox could not be created within startDeadlineSeconds (%d): %s", limit, words)
+		return end(v1alpha1.ErrorToolUnavailable, true, "within startDeadlineSeconds (%d), %s", limit, words)
 	}
-	return withDeadline(wait(ActNone, v1alpha1.ReasonStarting, "the sandbox cannot be created: "+words, min(left, createPause)), s.Call, s.Now)
+	return withDeadline(wait(ActNone, v1alpha1.ReasonStarting, words, min(left, createPause)), call, now)
 }
 
 func start(s Starting) Verdict {

@@ -29,8 +29,10 @@ const (
 	strategicType = "application/strategic-merge-patch+json"
 )
 
-func callsPath(namespace string) string {
-	return "/apis/callgate.dev/v1alpha1/namespaces/" + namespace + "/toolcalls"
+func callsPath(namespace string) string { return resourcePath(namespace, "toolcalls") }
+
+func resourcePath(namespace, resource string) string {
+	return "/apis/callgate.dev/v1alpha1/namespaces/" + namespace + "/" + resource
 }
 
 // user is somebody who talks to the API server in plain requests, so that a

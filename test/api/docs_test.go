@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -38,5 +39,25 @@ func TestObjectsOfTheDocs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What the page about installing says removes everything removes every CRD.
+func TestInstallPageNamesEveryCRD(t *testing.T) {
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, command, _ := strings.Cut(string(page), "`kubectl delete crd ")
+	command, _, _ = strings.Cut(command, "`")
+	var want []string
+	for _, crd := range environment.CRDs {
+		want = append(want, crd.Name)
+	}
+	got := strings.Fields(command)
+	slices.Sort(got)
+	slices.Sort(want)
+	if len(want) < 5 || !slices.Equal(got, want) {
+		t.Errorf("kubectl delete crd of docs/install.md: got %v, want %v", got, want)
 	}
 }

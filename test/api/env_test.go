@@ -141,39 +141,56 @@ func poll(ctx context.Context, what string, done func() (bool, string)) error {
 	}
 }
 
-const forgedCall = `{"apiVersion":"callgate.dev/v1alpha1","kind":"ToolCall","metadata":{"name":"in-force"},
-	"spec":{"toolRef":{"name":"echo"},"requester":{"username":"forged","groups":["system:masters"]}}}`
-
-// waitForStamping waits until the name in a forged call is overwritten.
-func waitForStamping(ctx context.Context) error {
-	return poll(ctx, "callgate-stamp in force", func() (bool, string) {
-		answer, err := admin.send(http.MethodPost, callsPath("default")+"?dryRun=All", jsonType, forgedCall)
-		if err != nil {
-			return false, err.Error()
-		}
-		return answer.code == http.StatusCreated && answer.object().str("spec", "requester", "username") != "forged",
-			answer.String()
-	})
+// forgedObjects are one object of each kind whose author is stamped.
+var forgedObjects = []struct{ policies, resource, author, change, body string }{
+	{"", "toolcalls", "requester", `{"spec":{"toolRef":{"name":"other"}}}`,
+		`{"apiVersion":"callgate.dev/v1alpha1","kind":"ToolCall","metadata":{"name":"in-force"},
+		"spec":{"toolRef":{"name":"echo"},"requester":{"username":"forged","groups":["system:masters"]}}}`},
+	{"-approvals", "toolcallapprovals", "approver", `{"spec":{"reason":"other"}}`,
+		`{"apiVersion":"callgate.dev/v1alpha1","kind":"ToolCallApproval","metadata":{"name":"in-force"},"spec":{"decision":"Approve",
+		"toolCallRef":{"name":"a","uid":"b"},"approver":{"username":"forged","groups":["system:masters"]}}}`},
 }
 
-// waitForProtection waits until a change of spec is refused.
-func waitForProtection(ctx context.Context) error {
-	answer, err := admin.send(http.MethodPost, callsPath("default"), jsonType, forgedCall)
-	if err != nil || answer.code != http.StatusCreated {
-		return fmt.Errorf("create a call: %w, %s", err, answer)
-	}
-	if err := poll(ctx, "callgate-protect in force", func() (bool, string) {
-		answer, err := admin.send(http.MethodPatch, callsPath("default")+"/in-force?dryRun=All", mergeType,
-			`{"spec":{"toolRef":{"name":"other"}}}`)
-		if err != nil {
-			return false, err.Error()
+// waitForStamping waits until the names in forged objects are overwritten.
+func waitForStamping(ctx context.Context) error {
+	for _, forged := range forgedObjects {
+		if err := poll(ctx, "callgate-stamp"+forged.policies+" in force", func() (bool, string) {
+			answer, err := admin.send(http.MethodPost, resourcePath("default", forged.resource)+"?dryRun=All", jsonType, forged.body)
+			if err != nil {
+				return false, err.Error()
+			}
+			return answer.code == http.StatusCreated && answer.object().str("spec", forged.author, "username") != "forged",
+				answer.String()
+		}); err != nil {
+			return err
 		}
-		return strings.Contains(answer.message(), "callgate-protect"), answer.String()
-	}); err != nil {
-		return err
 	}
-	_, err = admin.send(http.MethodDelete, callsPath("default")+"/in-force", jsonType, "")
-	return err
+	return nil
+}
+
+// waitForProtection waits until changes of spec are refused.
+func waitForProtection(ctx context.Context) error {
+	for _, forged := range forgedObjects {
+		path := resourcePath("default", forged.resource)
+		answer, err := admin.send(http.MethodPost, path, jsonType, forged.body)
+		if err != nil || answer.code != http.StatusCreated {
+			return fmt.Errorf("create one of %s: %w, %s", forged.resource, err, answer)
+		}
+		policy := "callgate-protect" + forged.policies
+		if err := poll(ctx, policy+" in force", func() (bool, string) {
+			answer, err := admin.send(http.MethodPatch, path+"/in-force?dryRun=All", mergeType, forged.change)
+			if err != nil {
+				return false, err.Error()
+			}
+			return strings.Contains(answer.message(), policy), answer.String()
+		}); err != nil {
+			return err
+		}
+		if _, err = admin.send(http.MethodDelete, path+"/in-force", jsonType, ""); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newNamespace makes a namespace in which every authenticated user has the role

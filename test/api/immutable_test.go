@@ -24,6 +24,7 @@ spec:
     nested: {a: 1, b: {c: [1, {d: 2}]}}
     text: "1"
   timeoutSeconds: 5
+  idempotencyKey: refund-17
   deadlineSeconds: 60
   context: {run: r-17, step: "2"}
 `
@@ -92,8 +93,10 @@ var specChanges = []specChange{
 		reason: "same number of keys"},
 	{field: "context", name: "removed", patch: `[{"op":"remove","path":"/spec/context"}]`,
 		reason: "rules may read it"},
-	{field: "idempotencyKey", name: "added", patch: `[{"op":"add","path":"/spec/idempotencyKey","value":"k"}]`,
-		reason: "not served, so not even present", says: "not served by this version"},
+	{field: "idempotencyKey", name: "changed", patch: `[{"op":"replace","path":"/spec/idempotencyKey","value":"refund-18"}]`,
+		reason: "another key lets the action run again"},
+	{field: "idempotencyKey", name: "removed", patch: `[{"op":"remove","path":"/spec/idempotencyKey"}]`,
+		reason: "without a key nothing is remembered"},
 	{field: "ttlSecondsAfterFinished", name: "added", patch: `[{"op":"add","path":"/spec/ttlSecondsAfterFinished","value":1}]`,
 		reason: "not served, so not even present", says: "not served by this version"},
 }
@@ -161,7 +164,7 @@ kind: ToolCall
 metadata: {name: small}
 spec: {toolRef: {name: echo}}`).json(t))
 	for field, value := range map[string]string{
-		"args": `{}`, "timeoutSeconds": `5`, "deadlineSeconds": `5`, "context": `{"a":"b"}`,
+		"args": `{}`, "timeoutSeconds": `5`, "deadlineSeconds": `5`, "idempotencyKey": `"k"`, "context": `{"a":"b"}`,
 	} {
 		t.Run(field, func(t *testing.T) {
 			answer := alice.do(t, http.MethodPatch, item, mergeType, `{"spec":{"`+field+`":`+value+`}}`)

@@ -27,6 +27,7 @@ func TestKubectlGet(t *testing.T) {
 	admin.create(t, base+"/tools", fromYAML(t, validTool).json(t))
 	admin.create(t, base+"/tools", fromYAML(t, smallestTool).json(t))
 	admin.create(t, base+"/toolpolicies", fromYAML(t, validPolicy).json(t))
+	admin.create(t, base+"/toolcallapprovals", merged(t, validApproval, `{metadata: {name: yes-1, generateName: null}}`).json(t))
 	const cluster = "/apis/callgate.dev/v1alpha1/clustertoolpolicies"
 	admin.create(t, cluster, merged(t, validClusterPolicy, `{metadata: {name: printed}, spec: {mode: Audit}}`).json(t))
 	t.Cleanup(func() { admin.do(t, http.MethodDelete, cluster+"/printed", jsonType, "") })
@@ -72,9 +73,14 @@ func TestKubectlGet(t *testing.T) {
 			"NAME READY MODE RULES AGE",
 			"printed Audit read",
 		}, "short name"},
+		{"tca", []string{"tca"}, []string{
+			"NAME CALL DECISION APPROVER AGE",
+			"yes-1 ship-4821-x7k2p Approve admin",
+		}, "who said what to which call"},
 		{"callgate", []string{"callgate", "-o", "name"}, []string{
 			"tool.callgate.dev/update-order-status", "tool.callgate.dev/word-stats",
 			"toolcall.callgate.dev/a-by-name", "toolcall.callgate.dev/b-by-function", "toolcall.callgate.dev/c-fresh",
+			"toolcallapproval.callgate.dev/yes-1",
 			"toolpolicy.callgate.dev/support-agents", "clustertoolpolicy.callgate.dev/printed",
 		}, "the category has all kinds"},
 		{"wide", []string{"tc", "b-by-function", "-o", "wide", "--no-headers"}, []string{

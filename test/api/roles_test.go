@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+const controllerName = "system:serviceaccount:callgate-system:callgate-controller"
 
 // may asks the API server's authorizer.
 func may(t *testing.T, username, verb, group, resource, subresource, namespace string) bool {
@@ -53,7 +56,7 @@ func bindCluster(t *testing.T, role, username string) {
 }
 
 func TestRoles(t *testing.T) {
-	const controller = "system:serviceaccount:callgate-system:callgate-controller"
+	const controller = controllerName
 	opened, closed := &corev1.Namespace{}, &corev1.Namespace{}
 	opened.GenerateName, closed.GenerateName = "tools-", "closed-"
 	for _, namespace := range []*corev1.Namespace{opened, closed} {
@@ -62,10 +65,15 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	bind(t, opened.Name, "callgate-tool-namespace", controller)
-	for _, role := range []string{"callgate-agent", "callgate-viewer", "callgate-tool-admin", "callgate-policy-admin", "callgate-cluster-policy-admin"} {
+	for _, role := range []string{"callgate-agent", "callgate-approver", "callgate-viewer", "callgate-tool-admin", "callgate-policy-admin", "callgate-cluster-policy-admin"} {
 		bind(t, opened.Name, role, role)
 		bindCluster(t, role, "all-"+role)
 	}
+	// What the default roles hold by themselves; the controller that aggregates does not run here.
+	for _, role := range []string{"view", "edit", "admin"} {
+		bind(t, opened.Name, "system:aggregate-to-"+role, role)
+	}
+	bind(t, opened.Name, "system:aggregate-to-edit", "admin") // admin has all of edit
 	if err := poll(t.Context(), "the bindings", func() (bool, string) {
 		if !may(t, "callgate-cluster-policy-admin", "list", "callgate.dev", "toolpolicies", "", opened.Name) ||
 			!may(t, "all-callgate-cluster-policy-admin", "list", "callgate.dev", "toolpolicies", "", "") {
@@ -76,7 +84,7 @@ func TestRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const callgate, system = "callgate.dev", "callgate-system"
+	const callgate, leases, system = "callgate.dev", "coordination.k8s.io", "callgate-system"
 	for _, tc := range []struct {
 		who, verb, group, resource, subresource, namespace string
 		allowed                                            bool
@@ -96,8 +104,24 @@ func TestRoles(t *testing.T) {
 		{controller, "update", callgate, "toolcalls", "", closed.Name, false, "it never changes a call"},
 		{controller, "create", callgate, "toolcalls", "", closed.Name, false, "it makes no calls"},
 		{controller, "create", callgate, "toolcalls", "", system, true, "the proof of stamping, here only"},
-		{controller, "update", "coordination.k8s.io", "leases", "", system, true, "leader election"},
-		{controller, "update", "coordination.k8s.io", "leases", "", closed.Name, false, "not elsewhere"},
+		{controller, "watch", callgate, "toolcallapprovals", "", "", true, "who approved, beside the calls"},
+		{controller, "create", callgate, "toolcallapprovals", "", system, true, "the proof of stamping, here only"},
+		{controller, "create", callgate, "toolcallapprovals", "", opened.Name, false, "it approves nothing"},
+		{controller, "create", callgate, "toolcallapprovals", "", closed.Name, false, "it approves nothing"},
+		{controller, "delete", callgate, "toolcallapprovals", "", system, false, "nor takes anything back"},
+		{controller, "watch", leases, "leases", "", "", true, "the keys of all opened namespaces"},
+		{controller, "update", leases, "leases", "", system, true, "leader election, and rate limits"},
+		{controller, "delete", leases, "leases", "", system, true, "rate limits"},
+		{controller, "create", leases, "leases", "", opened.Name, true, "the key of a call"},
+		{controller, "update", leases, "leases", "", opened.Name, true, "its end and result"},
+		{controller, "delete", leases, "leases", "", opened.Name, true, "a key that is free again"},
+		{controller, "create", leases, "leases", "", closed.Name, false, "the namespace was not opened"},
+		{controller, "update", leases, "leases", "", closed.Name, false, "no stranger's Lease"},
+		{controller, "delete", leases, "leases", "", closed.Name, false, "no stranger's Lease"},
+		{controller, "update", leases, "leases", "", "kube-node-lease", false, "no node's Lease"},
+		{controller, "manage", callgate, "sandboxes", "", opened.Name, true, "passes callgate-leases"},
+		{controller, "manage", callgate, "sandboxes", "", system, true, "passes callgate-leases"},
+		{controller, "manage", callgate, "sandboxes", "", closed.Name, false, "the namespace was not opened"},
 		{controller, "get", "", "secrets", "", system, false, "it reads no Secret"},
 		{controller, "get", "", "secrets", "", opened.Name, false, "not even a tool's"},
 		{controller, "list", "", "secrets", "", "", false, "nor all"},
@@ -122,10 +146,30 @@ func TestRoles(t *testing.T) {
 		{"callgate-agent", "update", callgate, "toolcalls", "status", opened.Name, false, "only the controller says how it went"},
 		{"callgate-agent", "create", callgate, "tools", "", opened.Name, false, "the platform team's"},
 		{"callgate-agent", "get", callgate, "toolpolicies", "", opened.Name, false, "not the agent's to know"},
+		{"callgate-agent", "watch", callgate, "toolcallapprovals", "", opened.Name, true, "what was said to its calls"},
+		{"callgate-agent", "create", callgate, "toolcallapprovals", "", opened.Name, false, "an agent approves nothing"},
+		{"callgate-agent", "delete", callgate, "toolcallapprovals", "", opened.Name, false, "nor takes a Deny away"},
+		{"callgate-agent", "get", leases, "leases", "", opened.Name, false, "results of other callers' calls"},
+		{"callgate-agent", "delete", leases, "leases", "", opened.Name, false, "nothing shortens what is remembered"},
+		{"callgate-approver", "create", callgate, "toolcallapprovals", "", opened.Name, true, "says yes or no"},
+		{"callgate-approver", "watch", callgate, "toolcallapprovals", "", opened.Name, true, "what others said"},
+		{"callgate-approver", "delete", callgate, "toolcallapprovals", "", opened.Name, true, "takes it back"},
+		{"callgate-approver", "deletecollection", callgate, "toolcallapprovals", "", opened.Name, false, "not everybody's at once"},
+		{"callgate-approver", "update", callgate, "toolcallapprovals", "", opened.Name, false, "it cannot be changed"},
+		{"callgate-approver", "patch", callgate, "toolcallapprovals", "", opened.Name, false, "the same"},
+		{"callgate-approver", "watch", callgate, "toolcalls", "", opened.Name, true, "what there is to decide"},
+		{"callgate-approver", "get", callgate, "tools", "", opened.Name, true, "what it would do"},
+		{"callgate-approver", "update", callgate, "toolcalls", "", opened.Name, false, "it cancels no call"},
+		{"callgate-approver", "create", callgate, "toolcalls", "", opened.Name, false, "it makes no calls"},
+		{"callgate-approver", "update", callgate, "toolcalls", "status", opened.Name, false, "the controller counts approvals"},
+		{"callgate-viewer", "list", callgate, "toolcallapprovals", "", opened.Name, true, "reads all"},
+		{"callgate-viewer", "create", callgate, "toolcallapprovals", "", opened.Name, false, "changes nothing"},
 		{"callgate-viewer", "list", callgate, "toolpolicies", "", opened.Name, true, "reads all"},
 		{"callgate-viewer", "create", callgate, "toolcalls", "", opened.Name, false, "changes nothing"},
 		{"callgate-tool-admin", "patch", callgate, "tools", "", opened.Name, true, "registers tools"},
 		{"callgate-tool-admin", "patch", callgate, "toolpolicies", "", opened.Name, false, "who may call is decided by others"},
+		{"callgate-tool-admin", "create", callgate, "toolcallapprovals", "", opened.Name, false, "who approves is decided by others"},
+		{"callgate-policy-admin", "create", callgate, "toolcallapprovals", "", opened.Name, false, "it names approvers and is none"},
 		{"callgate-policy-admin", "patch", callgate, "toolpolicies", "", opened.Name, true, "decides who may call"},
 		{"callgate-policy-admin", "patch", callgate, "tools", "", opened.Name, false, "what runs is decided by others"},
 		{"all-callgate-policy-admin", "patch", callgate, "toolpolicies", "", closed.Name, true, "of every namespace"},
@@ -139,10 +183,67 @@ func TestRoles(t *testing.T) {
 		{"all-callgate-cluster-policy-admin", "list", callgate, "toolpolicies", "", "", true, "what they decide with"},
 		{"all-callgate-cluster-policy-admin", "list", callgate, "toolcalls", "", "", false, "arguments are not its business"},
 		{"callgate-cluster-policy-admin", "create", callgate, "clustertoolpolicies", "", "", false, "a RoleBinding grants nothing cluster-wide"},
+
+		// A Lease of a key holds a result: docs say who can read it.
+		{"view", "get", leases, "leases", "", opened.Name, false, "Kubernetes gives view no Leases"},
+		{"edit", "get", leases, "leases", "", opened.Name, true, "Kubernetes gives edit all Leases: callgate-leases keeps ours"},
+		{"edit", "deletecollection", leases, "leases", "", opened.Name, true, "the same"},
+		{"admin", "update", leases, "leases", "", opened.Name, true, "the same"},
 	} {
 		t.Run(fmt.Sprintf("%s/%s %s%s in %s", tc.who, tc.verb, tc.resource, tc.subresource, tc.namespace), func(t *testing.T) {
 			if got := may(t, tc.who, tc.verb, tc.group, tc.resource, tc.subresource, tc.namespace); got != tc.allowed {
 				t.Errorf("%s: allowed is %t, want %t", tc.reason, got, tc.allowed)
+			}
+		})
+	}
+}
+
+// The right that tells the controller from everybody else is in no other role,
+// neither in the roles for users nor in what Kubernetes gives a namespace's
+// admin, and the latter cannot hand it out.
+func TestOnlyTheControllerManagesSandboxes(t *testing.T) {
+	namespace := newNamespace(t)
+	roles := &rbacv1.ClusterRoleList{}
+	if err := adminClient.List(t.Context(), roles); err != nil {
+		t.Fatal(err)
+	}
+	bound := 0
+	for _, role := range roles.Items {
+		aggregated := strings.HasPrefix(role.Name, "system:aggregate-to-") || role.Name == "admin" || role.Name == "edit" || role.Name == "view"
+		if !aggregated && (!strings.HasPrefix(role.Name, "callgate-") || role.Name == "callgate-tool-namespace") {
+			continue
+		}
+		bound++
+		bind(t, namespace, role.Name, "collector")
+	}
+	if bound < 10 {
+		t.Fatalf("%d roles bound", bound)
+	}
+	if err := poll(t.Context(), "the bindings", func() (bool, string) {
+		return may(t, "collector", "create", rbacv1.GroupName, "rolebindings", "", namespace) &&
+			may(t, "collector", "update", "coordination.k8s.io", "leases", "", namespace) &&
+			may(t, "collector", "create", "callgate.dev", "toolcallapprovals", "", namespace), "not all have effect"
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if may(t, "collector", "manage", "callgate.dev", "sandboxes", "", namespace) {
+		t.Error("somebody with every role but the controller's passes for the controller")
+	}
+	collector := certificateUser(t, "collector")
+	path := "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace
+	for _, tc := range []struct{ name, path, body string }{
+		{"by binding the controller's role", "/rolebindings", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"x"},
+			"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"callgate-tool-namespace"},
+			"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"collector"}]}`},
+		{"by a role of its own", "/roles", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"x"},
+			"rules":[{"apiGroups":["callgate.dev"],"resources":["sandboxes"],"verbs":["manage"]}]}`},
+		{"by a role for everything", "/roles", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"x"},
+			"rules":[{"apiGroups":["callgate.dev"],"resources":["*"],"verbs":["*"]}]}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			answer := collector.do(t, http.MethodPost, path+tc.path, jsonType, tc.body)
+			if answer.code != http.StatusForbidden || !strings.Contains(answer.message(), "manage") && !strings.Contains(answer.message(), `"*"`) {
+				t.Errorf("want 403 for granting what one does not hold: %s", answer)
 			}
 		})
 	}
@@ -168,7 +269,7 @@ func TestRolesAreNotAggregated(t *testing.T) {
 			}
 		}
 	}
-	if seen != 7 {
-		t.Errorf("%d roles named callgate-…, want 7", seen)
+	if seen != 8 {
+		t.Errorf("%d roles named callgate-…, want 8", seen)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// One valid object per kind, as the design's examples are without what is not
-// served yet; the rows below change one thing each.
+// One valid object per kind, without what is not served yet; the rows below
+// change one thing each.
 const (
 	validTool = `
 apiVersion: callgate.dev/v1alpha1
@@ -73,6 +73,15 @@ spec:
   rules:
   - {name: read, effect: Allow, tools: {sideEffects: [None], namespaces: [tools]}}
 `
+	validApproval = `
+apiVersion: callgate.dev/v1alpha1
+kind: ToolCallApproval
+metadata: {generateName: ship-4821-}
+spec:
+  toolCallRef: {name: ship-4821-x7k2p, uid: 5f8c1c0e-9a51-4d0e-8a30-3c0f6f6f0001}
+  decision: Approve
+  reason: the order is packed
+`
 )
 
 // A row changes base by a merge patch. It is refused with 422 and every part of
@@ -90,7 +99,8 @@ func runSchemaRows(t *testing.T, rows []schemaRow) {
 		t.Run(tc.name, func(t *testing.T) {
 			object := merged(t, tc.base, tc.patch)
 			path := "/apis/callgate.dev/v1alpha1/namespaces/" + namespace + "/" +
-				map[string]string{"Tool": "tools", "ToolCall": "toolcalls", "ToolPolicy": "toolpolicies"}[object.str("kind")]
+				map[string]string{"Tool": "tools", "ToolCall": "toolcalls", "ToolPolicy": "toolpolicies",
+					"ToolCallApproval": "toolcallapprovals"}[object.str("kind")]
 			if object.str("kind") == "ClusterToolPolicy" {
 				path = "/apis/callgate.dev/v1alpha1/clustertoolpolicies"
 			}
@@ -116,26 +126,99 @@ func runSchemaRows(t *testing.T, rows []schemaRow) {
 func TestNotServedYet(t *testing.T) {
 	const not = "not served by this version"
 	runSchemaRows(t, []schemaRow{
-		{"approval", validTool, `{spec: {approval: Required}}`, []string{"spec.approval", not}, "calls would run unapproved"},
-		{"approval not required", validTool, `{spec: {approval: NotRequired}}`, nil, "what this version does"},
 		{"maxRetries", validTool, `{spec: {maxRetries: 1}}`, []string{"spec.maxRetries", not}, "would not be retried"},
 		{"no retries", validTool, `{spec: {maxRetries: 0}}`, nil, "what this version does"},
-		{"maxConcurrentCalls", validTool, `{spec: {maxConcurrentCalls: 10}}`, []string{"spec.maxConcurrentCalls", not}, "would not be limited"},
-		{"deduplicate", validTool, `{spec: {deduplicate: {windowSeconds: 600}}}`, []string{"spec.deduplicate", not}, "would run twice"},
 		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, []string{"spec.warm", not}, "no sandbox would wait"},
 		{"dns", validTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, []string{"spec.isolation.network.dns", not}, "names would not resolve"},
 		{"no dns", validTool, `{spec: {isolation: {network: {dns: None}}}}`, nil, "what this version does"},
-		{"idempotencyKey", validCall, `{spec: {idempotencyKey: ship-4821}}`, []string{"spec.idempotencyKey", not}, "could run twice"},
 		{"ttlSecondsAfterFinished", validCall, `{spec: {ttlSecondsAfterFinished: 3600}}`, []string{"spec.ttlSecondsAfterFinished", not}, "nothing deletes it"},
 		{"ttlSecondsAfterFinished zero", validCall, `{spec: {ttlSecondsAfterFinished: 0}}`, []string{"spec.ttlSecondsAfterFinished", not}, "zero is a wish, too"},
-		{"require approval", validPolicy, `{spec: {rules: [{name: a, effect: RequireApproval, tools: {names: [refund]}}]}}`,
-			[]string{"spec.rules[0].effect", not}, "nobody would be asked"},
-		{"limit", validPolicy, `{spec: {rules: [{name: a, effect: Limit, tools: {names: ["*"]}}]}}`,
-			[]string{"spec.rules[0].effect", not}, "nothing would be limited"},
-		{"require approval everywhere", validClusterPolicy, `{spec: {rules: [{name: a, effect: RequireApproval, tools: {names: [refund]}}]}}`,
-			[]string{"spec.rules[0].effect", not}, "nobody would be asked"},
-		{"limit everywhere", validClusterPolicy, `{spec: {rules: [{name: a, effect: Limit, tools: {names: ["*"]}}]}}`,
-			[]string{"spec.rules[0].effect", not}, "nothing would be limited"},
+	})
+}
+
+// rule is a policy's only rule, as a merge patch.
+func rule(fields string) string {
+	return `{spec: {rules: [{name: a, tools: {names: [refund]}, ` + fields + `}]}}`
+}
+
+func TestSchemaOfApprovals(t *testing.T) {
+	const (
+		only     = "approval must be set with effect RequireApproval, and only with it"
+		required = "effect: RequireApproval, approval: {approvers: [{kind: Group, name: finance}]"
+	)
+	approvers := "[" + strings.Repeat("{kind: User, name: a}, ", 32) + "{kind: User, name: a}]"
+	runSchemaRows(t, []schemaRow{
+		{"approval", validTool, `{spec: {approval: Required}}`, nil, "whatever the policies say"},
+		{"approval not required", validTool, `{spec: {approval: NotRequired}}`, nil, "the default"},
+		{"another approval", validTool, `{spec: {approval: Maybe}}`, []string{"spec.approval", "NotRequired"}, "one of two"},
+
+		{"rule", validPolicy, rule(required + `, requiredApprovals: 2, expireAfterSeconds: 60}, when: "args.amount > 100"`), nil, "the example"},
+		{"rule of a cluster policy", validClusterPolicy, rule(required + "}"), nil, "as in a ToolPolicy"},
+		{"rule without approval", validPolicy, rule("effect: RequireApproval"), []string{"spec.rules[0].approval", only}, "whom would it ask?"},
+		{"rule of a cluster policy without approval", validClusterPolicy, rule("effect: RequireApproval"), []string{"spec.rules[0].approval", only}, "the same"},
+		{"approval of an allow", validPolicy, rule("effect: Allow, approval: {approvers: [{kind: User, name: a}]}"),
+			[]string{"spec.rules[0].approval", only}, "an Allow asks nobody: it would let calls through unapproved"},
+		{"approval of a limit", validPolicy, rule("effect: Limit, limit: {maxConcurrent: 1}, approval: {approvers: [{kind: User, name: a}]}"),
+			[]string{"spec.rules[0].approval", only}, "a Limit asks nobody"},
+		{"no approvers", validPolicy, rule("effect: RequireApproval, approval: {}"), []string{"spec.rules[0].approval.approvers: Required"}, "nobody could approve"},
+		{"empty approvers", validPolicy, rule("effect: RequireApproval, approval: {approvers: []}"), []string{"spec.rules[0].approval.approvers"}, "nobody could approve"},
+		{"33 approvers", validPolicy, rule("effect: RequireApproval, approval: {approvers: " + approvers + "}"), []string{"spec.rules[0].approval.approvers", "32"}, "use a group"},
+		{"approver of no namespace", validPolicy, rule("effect: RequireApproval, approval: {approvers: [{kind: ServiceAccount, name: a}]}"),
+			[]string{"spec.rules[0].approval.approvers[0].namespace", "must be set for a ServiceAccount"}, "which one?"},
+		{"zero approvals", validPolicy, rule(required + ", requiredApprovals: 0}"), []string{"spec.rules[0].approval.requiredApprovals"}, "would let calls through unapproved"},
+		{"17 approvals", validPolicy, rule(required + ", requiredApprovals: 17}"), []string{"spec.rules[0].approval.requiredApprovals", "16"}, "bounded"},
+		{"expiry zero", validPolicy, rule(required + ", expireAfterSeconds: 0}"), []string{"spec.rules[0].approval.expireAfterSeconds"}, "zero is not forever"},
+		{"expiry over a week", validPolicy, rule(required + ", expireAfterSeconds: 604801}"), []string{"spec.rules[0].approval.expireAfterSeconds"}, "a week"},
+
+		{"approve", validApproval, "", nil, "the example"},
+		{"deny", validApproval, `{spec: {decision: Deny, reason: too much}}`, nil, "the other word"},
+		{"exactly what was shown", validApproval, `{spec: {toolCallRef: {approvalDigest: "sha256:0a"}}}`, nil, "bound to the Tool, too"},
+		{"no spec", validApproval, `{spec: null}`, []string{"spec: Required"}, "says nothing"},
+		{"no call", validApproval, `{spec: {toolCallRef: null}}`, []string{"spec.toolCallRef: Required"}, "which?"},
+		{"no name", validApproval, `{spec: {toolCallRef: {name: null}}}`, []string{"spec.toolCallRef.name: Required"}, "which?"},
+		{"empty name", validApproval, `{spec: {toolCallRef: {name: ""}}}`, []string{"spec.toolCallRef.name"}, "which?"},
+		{"no uid", validApproval, `{spec: {toolCallRef: {uid: null}}}`, []string{"spec.toolCallRef.uid: Required"}, "a call created again must not use it"},
+		{"empty uid", validApproval, `{spec: {toolCallRef: {uid: ""}}}`, []string{"spec.toolCallRef.uid"}, "a template without its value gives it"},
+		{"empty digest", validApproval, `{spec: {toolCallRef: {approvalDigest: ""}}}`, []string{"spec.toolCallRef.approvalDigest"}, "the same"},
+		{"no decision", validApproval, `{spec: {decision: null}}`, []string{"spec.decision: Required"}, "silence is no yes"},
+		{"another decision", validApproval, `{spec: {decision: Approved}}`, []string{"spec.decision", "Approve"}, "one of two"},
+		{"empty reason", validApproval, `{spec: {reason: ""}}`, []string{"spec.reason"}, "leave it out"},
+		{"long reason", validApproval, `{spec: {reason: "` + strings.Repeat("x", 513) + `"}}`, []string{"spec.reason", "512"}, "the caller reads it"},
+	})
+}
+
+func TestSchemaOfLimits(t *testing.T) {
+	const only = "limit must be set with effect Limit, and only with it"
+	runSchemaRows(t, []schemaRow{
+		{"maxConcurrentCalls", validTool, `{spec: {maxConcurrentCalls: 1}}`, nil, "over all callers"},
+		{"maxConcurrentCalls zero", validTool, `{spec: {maxConcurrentCalls: 0}}`, []string{"spec.maxConcurrentCalls"}, "zero is not unlimited"},
+		{"deduplicate", validTool, `{spec: {deduplicate: {windowSeconds: 600}}}`, nil, "identical calls are one"},
+		{"deduplicate without a window", validTool, `{spec: {deduplicate: {}}}`, []string{"spec.deduplicate.windowSeconds: Required"}, "for how long?"},
+		{"deduplicate for no time", validTool, `{spec: {deduplicate: {windowSeconds: 0}}}`, []string{"spec.deduplicate.windowSeconds"}, "leave it out"},
+		{"deduplicate over a day", validTool, `{spec: {deduplicate: {windowSeconds: 86401}}}`, []string{"spec.deduplicate.windowSeconds", "86400"}, "what is remembered is bounded"},
+		{"idempotencyKey", validCall, `{spec: {idempotencyKey: ship-4821}}`, nil, "the same action once"},
+		{"empty idempotencyKey", validCall, `{spec: {idempotencyKey: ""}}`, []string{"spec.idempotencyKey"}, "a template without its value gives it: all those calls would be one"},
+		{"idempotencyKey of 254", validCall, `{spec: {idempotencyKey: ` + strings.Repeat("k", 254) + `}}`, []string{"spec.idempotencyKey", "253"}, "use a digest"},
+
+		{"concurrency", validPolicy, rule("effect: Limit, limit: {maxConcurrent: 5, maxWaitSeconds: 30, per: All}"), nil, "the example"},
+		{"rate", validPolicy, rule("effect: Limit, limit: {maxCalls: 60, windowSeconds: 60}"), nil, "the example"},
+		{"both", validClusterPolicy, rule("effect: Limit, limit: {maxConcurrent: 5, maxCalls: 60, windowSeconds: 60, per: Caller, maxWaitSeconds: 0}"), nil, "the example"},
+		{"rule without limit", validPolicy, rule("effect: Limit"), []string{"spec.rules[0].limit", only}, "nothing would be limited"},
+		{"rule of a cluster policy without limit", validClusterPolicy, rule("effect: Limit"), []string{"spec.rules[0].limit", only}, "the same"},
+		{"limit of an allow", validPolicy, rule("effect: Allow, limit: {maxConcurrent: 1}"), []string{"spec.rules[0].limit", only}, "it would not be kept"},
+		{"nothing", validPolicy, rule("effect: Limit, limit: {}"), []string{"spec.rules[0].limit", "at least one of maxConcurrent and maxCalls"}, "limits nothing"},
+		{"scope only", validPolicy, rule("effect: Limit, limit: {per: All}"), []string{"spec.rules[0].limit", "at least one of maxConcurrent and maxCalls"}, "limits nothing"},
+		{"rate without a window", validPolicy, rule("effect: Limit, limit: {maxCalls: 1}"),
+			[]string{"spec.rules[0].limit.windowSeconds", "maxCalls and windowSeconds go together"}, "per what?"},
+		{"window without a rate", validPolicy, rule("effect: Limit, limit: {maxConcurrent: 1, windowSeconds: 60}"),
+			[]string{"spec.rules[0].limit.windowSeconds", "maxCalls and windowSeconds go together"}, "how many?"},
+		{"wait for a rate", validPolicy, rule("effect: Limit, limit: {maxCalls: 1, windowSeconds: 60, maxWaitSeconds: 5}"),
+			[]string{"spec.rules[0].limit.maxWaitSeconds", "goes with maxConcurrent only"}, "it does not wait"},
+		{"concurrency zero", validPolicy, rule("effect: Limit, limit: {maxConcurrent: 0}"), []string{"spec.rules[0].limit.maxConcurrent"}, "write a Deny"},
+		{"rate zero", validPolicy, rule("effect: Limit, limit: {maxCalls: 0, windowSeconds: 60}"), []string{"spec.rules[0].limit.maxCalls"}, "write a Deny"},
+		{"rate over the bound", validPolicy, rule("effect: Limit, limit: {maxCalls: 1001, windowSeconds: 60}"), []string{"spec.rules[0].limit.maxCalls", "1000"}, "what is counted is bounded"},
+		{"wait over an hour", validPolicy, rule("effect: Limit, limit: {maxConcurrent: 1, maxWaitSeconds: 3601}"), []string{"spec.rules[0].limit.maxWaitSeconds", "3600"}, "bounded"},
+		{"another scope", validPolicy, rule("effect: Limit, limit: {maxConcurrent: 1, per: Namespace}"), []string{"spec.rules[0].limit.per", "Caller"}, "one of two"},
 	})
 }
 
@@ -264,7 +347,7 @@ func TestDefaults(t *testing.T) {
 	base := "/apis/callgate.dev/v1alpha1/namespaces/" + namespace
 	for _, tc := range []struct{ name, path, document, field, want string }{
 		{"tool", "/tools", smallestTool, "spec", `{"approval":"NotRequired","container":{"command":["/stats"],` +
-			`"image":"localhost/word-stats:1","protocol":"Stdio","runAsUser":65532,"stdin":"Args"},"inputSchema":{},` +
+			`"image":"localhost/word-stats:1","protocol":"Stdio","runAsUser":65532,"stdin":"Args"},"inputSchema":{},"maxConcurrentCalls":10,` +
 			`"output":{"format":"JSON","maxBytes":65536},"sideEffects":"NonIdempotent","startDeadlineSeconds":120,"timeoutSeconds":8}`},
 		{"isolation", "/tools", `
 apiVersion: callgate.dev/v1alpha1
@@ -274,6 +357,23 @@ spec: {inputSchema: {}, isolation: {network: {}}, container: {image: i, command:
 			`{"network":{"dns":"None"},"scratchSizeLimit":"64Mi"}`},
 		{"policy", "/toolpolicies", validPolicy, "mode", `"Enforce"`},
 		{"cluster policy", "/apis/callgate.dev/v1alpha1/clustertoolpolicies", validClusterPolicy, "mode", `"Enforce"`},
+		{"rule of approval", "/toolpolicies", `
+apiVersion: callgate.dev/v1alpha1
+kind: ToolPolicy
+metadata: {name: approval}
+spec:
+  subjects: [{kind: User, name: a}]
+  rules: [{name: a, effect: RequireApproval, tools: {names: [x]}, approval: {approvers: [{kind: User, name: b}]}}]`, "rules",
+			`[{"approval":{"approvers":[{"kind":"User","name":"b"}],"expireAfterSeconds":3600,"requiredApprovals":1},` +
+				`"effect":"RequireApproval","name":"a","tools":{"names":["x"]}}]`},
+		{"rule of limit", "/toolpolicies", `
+apiVersion: callgate.dev/v1alpha1
+kind: ToolPolicy
+metadata: {name: limit}
+spec:
+  subjects: [{kind: User, name: a}]
+  rules: [{name: a, effect: Limit, tools: {names: [x]}, limit: {maxConcurrent: 1}}]`, "rules",
+			`[{"effect":"Limit","limit":{"maxConcurrent":1,"per":"Caller"},"name":"a","tools":{"names":["x"]}}]`},
 		{"call", "/toolcalls", `
 apiVersion: callgate.dev/v1alpha1
 kind: ToolCall

@@ -14,24 +14,29 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 )
 
-// requesterOf is the requester of a stored call.
-func requesterOf(t *testing.T, call fields) v1alpha1.Requester {
+// stampOf is the requester of a stored call, or the approver of an approval.
+func stampOf(t *testing.T, object fields, field string) v1alpha1.Requester {
 	t.Helper()
-	content, err := json.Marshal(call.at("spec", "requester"))
+	content, err := json.Marshal(object.at("spec", field))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var requester v1alpha1.Requester
 	if err := json.Unmarshal(content, &requester); err != nil {
-		t.Fatalf("requester %s: %v", content, err)
+		t.Fatalf("%s %s: %v", field, content, err)
 	}
 	return requester
 }
 
 func wantRequester(t *testing.T, call fields, want v1alpha1.Requester) {
 	t.Helper()
-	if got := requesterOf(t, call); !reflect.DeepEqual(got, want) {
-		t.Errorf("requester: got %s, want %s", asJSON(got), asJSON(want))
+	wantStamp(t, call, "requester", want)
+}
+
+func wantStamp(t *testing.T, object fields, field string, want v1alpha1.Requester) {
+	t.Helper()
+	if got := stampOf(t, object, field); !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %s, want %s", field, asJSON(got), asJSON(want))
 	}
 }
 
@@ -131,6 +136,49 @@ func TestRequesterThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// kubectlAnswer is what kubectl printed, as an answer.
+func kubectlAnswer(t *testing.T, who *user, document string, arguments ...string) answer {
+	t.Helper()
+	output, ok := who.kubectl(t, document, arguments...)
+	if !ok {
+		return answer{code: 599, body: []byte(output)}
+	}
+	return answer{code: 200, body: []byte(output)}
+}
+
+// A way to create the object x from a manifest.
+type wayToCreate struct {
+	name, reason string
+	send         func(document string) answer
+}
+
+// waysToCreate are all ways that there are to create an object, named x.
+func waysToCreate(t *testing.T, who *user, namespace, resource string) []wayToCreate {
+	t.Helper()
+	path := resourcePath(namespace, resource)
+	kubectl := func(document string, arguments ...string) answer {
+		return kubectlAnswer(t, who, document, append([]string{"-n", namespace}, arguments...)...)
+	}
+	return []wayToCreate{
+		{"create", "the plain way",
+			func(document string) answer {
+				return who.do(t, http.MethodPost, path, jsonType, fromYAML(t, document).json(t))
+			}},
+		{"kubectl create", "the plain way of a person",
+			func(document string) answer { return kubectl(document, "create", "-f", "-") }},
+		{"kubectl apply", "client-side apply of something new is a create",
+			func(document string) answer { return kubectl(document, "apply", "-f", "-") }},
+		{"kubectl apply --server-side", "server-side apply of something new is a create by PATCH",
+			func(document string) answer { return kubectl(document, "apply", "--server-side", "-f", "-") }},
+		{"apply patch", "the same, in one request",
+			func(document string) answer {
+				return who.do(t, http.MethodPatch, path+"/x?fieldManager=mallory&force=true", applyType, document)
+			}},
+		{"kubectl replace --force", "deletes and creates",
+			func(document string) answer { return kubectl(document, "replace", "--force", "-f", "-") }},
+	}
+}
+
 func TestForgingARequester(t *testing.T) {
 	namespace := newNamespace(t)
 	alice := certificateUser(t, "alice", "team-a")
@@ -139,9 +187,6 @@ func TestForgingARequester(t *testing.T) {
 	malloryIs := requester("", "mallory", "team-m", "system:authenticated")
 	item := callsPath(namespace) + "/x"
 
-	apply := func(who *user, document string) answer {
-		return who.do(t, http.MethodPatch, item+"?fieldManager=mallory&force=true", applyType, document)
-	}
 	replace := func(who *user, spec string) answer {
 		object := fromYAML(t, manifest("x", spec))
 		stored := admin.get(t, item)
@@ -149,46 +194,19 @@ func TestForgingARequester(t *testing.T) {
 		return who.do(t, http.MethodPut, item, jsonType, object.json(t))
 	}
 	kubectl := func(who *user, document string, arguments ...string) answer {
-		output, ok := who.kubectl(t, document, append([]string{"-n", namespace}, arguments...)...)
-		if !ok {
-			return answer{code: 599, body: []byte(output)}
-		}
-		return answer{code: 200, body: []byte(output)}
+		return kubectlAnswer(t, who, document, append([]string{"-n", namespace}, arguments...)...)
 	}
 
-	creates := []struct {
-		name, reason string
-		send         func(spec string) answer
-	}{
-		{"create", "the plain way",
-			func(spec string) answer {
-				return mallory.do(t, http.MethodPost, callsPath(namespace), jsonType, fromYAML(t, manifest("x", spec)).json(t))
-			}},
-		{"kubectl create", "the plain way of a person",
-			func(spec string) answer { return kubectl(mallory, manifest("x", spec), "create", "-f", "-") }},
-		{"kubectl apply", "client-side apply of something new is a create",
-			func(spec string) answer { return kubectl(mallory, manifest("x", spec), "apply", "-f", "-") }},
-		{"kubectl apply --server-side", "server-side apply of something new is a create by PATCH",
-			func(spec string) answer {
-				return kubectl(mallory, manifest("x", spec), "apply", "--server-side", "-f", "-")
-			}},
-		{"apply patch", "the same, in one request",
-			func(spec string) answer { return apply(mallory, manifest("x", spec)) }},
-		{"kubectl replace --force", "deletes and creates",
-			func(spec string) answer {
-				return kubectl(mallory, manifest("x", spec), "replace", "--force", "-f", "-")
-			}},
-	}
-	for _, tc := range creates {
+	for _, tc := range waysToCreate(t, mallory, namespace, "toolcalls") {
 		for _, spec := range []string{"", forged, `, requester: null`, `, requester: {username: alice, groups: [team-a]}`} {
 			t.Run(tc.name+spec, func(t *testing.T) {
-				if answer := tc.send(spec); !answer.ok() {
+				if answer := tc.send(manifest("x", spec)); !answer.ok() {
 					t.Fatalf("%s: refused, want it created and stamped: %s", tc.reason, answer)
 				}
 				wantRequester(t, admin.get(t, item), malloryIs)
 				// The same manifest again, the same way, must stay accepted: GitOps tools do it all day.
 				if strings.Contains(tc.name, "apply") {
-					if answer := tc.send(spec); !answer.ok() {
+					if answer := tc.send(manifest("x", spec)); !answer.ok() {
 						t.Errorf("the same manifest again was refused: %s", answer)
 					}
 					wantRequester(t, admin.get(t, item), malloryIs)

@@ -8,7 +8,7 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 )
 
-func TestUncreated(t *testing.T) {
+func TestUnstored(t *testing.T) {
 	tool := testTool("echo")
 	tool.Spec.StartDeadlineSeconds = 10
 	for _, tc := range []struct {
@@ -19,12 +19,12 @@ func TestUncreated(t *testing.T) {
 		message  string
 	}{
 		{"time may cure it: it waits with the cluster's words, and tries again", time.Second, 0, false, "connection refused"},
-		{"not past startDeadlineSeconds", 10 * time.Second, 0, true, "startDeadlineSeconds (10): connection refused"},
+		{"not past startDeadlineSeconds", 10 * time.Second, 0, true, "startDeadlineSeconds (10), connection refused"},
 		{"nor past the call's own deadline, with the same words", 5 * time.Second, 5, true, "connection refused"},
 	} {
 		call := testCall(`{}`)
 		call.Spec.DeadlineSeconds = tc.deadline
-		v := Uncreated(Starting{Now: created.Add(tc.age), Call: call, Tool: &tool}, "connection refused")
+		v := Unstored(call, &tool, created.Add(tc.age), "connection refused")
 		if v.Ended() != tc.ends {
 			t.Fatalf("%s: ended is %v", tc.reason, v.Ended())
 		}
