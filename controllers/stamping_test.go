@@ -48,9 +48,11 @@ func waitUntilCallsAreTaken() error {
 }
 
 // readyz asks the controller's readiness check about stamping.
-func readyz() (code int, body string) {
+func readyz() (code int, body string) { return readyzOf(controller) }
+
+func readyzOf(m *manager) (code int, body string) {
 	client := http.Client{Timeout: 5 * time.Second}
-	response, err := client.Get("http://" + controller.health + "/readyz/stamping")
+	response, err := client.Get("http://" + m.health + "/readyz/stamping")
 	if err != nil {
 		return 0, err.Error()
 	}

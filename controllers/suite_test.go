@@ -236,6 +236,12 @@ type manager struct {
 // startController runs the controller as its ServiceAccount, so that a right
 // that config/rbac lacks shows.
 func startController(cfg *rest.Config, changes ...func(*controllers.Options)) (*manager, error) {
+	return startManager(cfg, true, changes...)
+}
+
+// startManager may do without leader election, so that two controllers work at
+// the same time, as when a leader does not know yet that it is none any more.
+func startManager(cfg *rest.Config, elected bool, changes ...func(*controllers.Options)) (*manager, error) {
 	as := impersonate(cfg, controllerName, "system:serviceaccounts", "system:serviceaccounts:"+install, "system:authenticated")
 	health, err := freeAddress()
 	if err != nil {
@@ -246,7 +252,7 @@ func startController(cfg *rest.Config, changes ...func(*controllers.Options)) (*
 		Cache:                         controllers.CacheOptions(install),
 		Metrics:                       metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress:        health,
-		LeaderElection:                true,
+		LeaderElection:                elected,
 		LeaderElectionID:              "callgate-controller",
 		LeaderElectionNamespace:       install,
 		LeaderElectionReleaseOnCancel: true,

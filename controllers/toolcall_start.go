@@ -120,7 +120,8 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 	}
 	s.Pod = pod
 	s.State = sandbox.Observe(s.Job, pod, nil)
-	if s.State.Unexplained && s.Now.Sub(s.Job.CreationTimestamp.Time) > quiet {
+	age := s.Now.Sub(s.Job.CreationTimestamp.Time)
+	if s.State.Unexplained && age > quiet {
 		about := s.Job.UID
 		if pod != nil {
 			about = pod.UID
@@ -133,7 +134,9 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 	}
 	verdict := gate.Start(*s)
 	if s.State.Unexplained && !verdict.Ended() {
-		verdict.After = min(verdict.After, 2*quiet) // events are not watched
+		// Events are not watched. The longer it waits, the rarer the looks: many
+		// sandboxes may wait for one large image.
+		verdict.After = min(verdict.After, max(2*quiet, age/5))
 	}
 	return verdict, nil
 }

@@ -1,69 +1,21 @@
 package gate
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/dispatch"
 	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/sandbox/recorded"
 	"callgate.dev/callgate/internal/wire"
 )
 
-// recorded is what a real cluster said of a sandbox.
-type recorded struct {
-	Job    *batchv1.Job   `json:"job"`
-	Pod    *corev1.Pod    `json:"pod"`
-	Events []corev1.Event `json:"events"`
-}
-
-func readRecorded(t *testing.T, name string) recorded {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "sandbox", "testdata", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var r recorded
-	if err := json.Unmarshal(b, &r); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// nodeClock moves the times that a pod's node gave.
-func nodeClock(pod *corev1.Pod, by time.Duration) *corev1.Pod {
-	if pod == nil {
-		return nil
-	}
-	pod = pod.DeepCopy()
-	if pod.Status.StartTime != nil {
-		pod.Status.StartTime.Time = pod.Status.StartTime.Add(by)
-	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type != corev1.PodScheduled {
-			c.LastTransitionTime.Time = c.LastTransitionTime.Add(by)
-		}
-	}
-	for i := range pod.Status.ContainerStatuses {
-		state := &pod.Status.ContainerStatuses[i].State
-		if state.Running != nil {
-			state.Running.StartedAt.Time = state.Running.StartedAt.Add(by)
-		}
-		if state.Terminated != nil {
-			state.Terminated.StartedAt.Time = state.Terminated.StartedAt.Add(by)
-			state.Terminated.FinishedAt.Time = state.Terminated.FinishedAt.Add(by)
-		}
-	}
-	return pod
-}
+const recordings = "../sandbox/testdata"
 
 // The end of every sandbox that never started, by recordings: after how many
 // seconds of the Job's life, with which flag and in whose words.
@@ -120,11 +72,11 @@ func TestStartRecorded(t *testing.T) {
 		{"start-error-memory", deadline - 1, deadline + 1, true, "memory limit too low?"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := readRecorded(t, tc.name)
+			r := recorded.Read(t, recordings, tc.name)
 			for _, skew := range []time.Duration{0, -5 * time.Minute, 5 * time.Minute} {
 				at := func(seconds int) Verdict {
 					tool := testTool("echo")
-					pod := nodeClock(r.Pod, skew)
+					pod := recorded.Skewed(r.Pod, skew)
 					call := testCall(`{"text":"hello"}`)
 					call.CreationTimestamp = r.Job.CreationTimestamp
 					return Start(Starting{
@@ -161,7 +113,7 @@ func TestStartRecorded(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"waits", "quota-met", "limit-range-default"} {
-		r := readRecorded(t, name)
+		r := recorded.Read(t, recordings, name)
 		tool := testTool("echo")
 		call := testCall(`{"text":"hello"}`)
 		v := Start(Starting{Now: r.Job.CreationTimestamp.Add(time.Second), Call: call, Tool: &tool, Since: r.Job.CreationTimestamp.Time, Want: r.Job, Job: r.Job, Pod: r.Pod, State: sandbox.Observe(r.Job, r.Pod, r.Events)})
@@ -173,7 +125,7 @@ func TestStartRecorded(t *testing.T) {
 
 // A pod that waited for a quota or a node has its grace from then on.
 func TestGraceBeginsWithThePod(t *testing.T) {
-	r := readRecorded(t, "missing-secret")
+	r := recorded.Read(t, recordings, "missing-secret")
 	tool := testTool("echo")
 	r.Job.CreationTimestamp = metav1.NewTime(r.Pod.CreationTimestamp.Add(-time.Minute))
 	s := Starting{Now: r.Pod.CreationTimestamp.Add(3 * time.Second), Call: testCall(`{}`), Tool: &tool, Since: r.Job.CreationTimestamp.Time, Want: r.Job, Job: r.Job, Pod: r.Pod, State: sandbox.Observe(r.Job, r.Pod, r.Events)}
@@ -224,10 +176,10 @@ func TestRunRecorded(t *testing.T) {
 		{"deleted", v1alpha1.ErrorOutcomeUnknown, []string{"being deleted"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			rec := readRecorded(t, tc.name)
+			rec := recorded.Read(t, recordings, tc.name)
 			for _, skew := range []time.Duration{0, -5 * time.Minute, 5 * time.Minute} {
 				r := runningCall(t)
-				r.Pod = nodeClock(rec.Pod, skew)
+				r.Pod = recorded.Skewed(rec.Pod, skew)
 				r.State = sandbox.Observe(nil, r.Pod, nil)
 				r.Session.Done, r.Session.Err, r.Session.FromLog, r.Session.Reads = true, dispatch.ErrNoResult, true, 1
 				v := Run(r)
@@ -246,7 +198,7 @@ func TestRunRecorded(t *testing.T) {
 
 // C023: a node that is lost keeps its pod for ever; the call ends all the same.
 func TestRunNodeLost(t *testing.T) {
-	rec := readRecorded(t, "node-lost")
+	rec := recorded.Read(t, recordings, "node-lost")
 	r := runningCall(t)
 	r.Pod, r.State = rec.Pod, sandbox.Observe(nil, rec.Pod, nil)
 	r.Now = sent.Add(19 * time.Second)
@@ -262,7 +214,7 @@ func TestRunNodeLost(t *testing.T) {
 
 // What a tool printed or how it ended, while its sandbox was told to go.
 func TestRunInDrain(t *testing.T) {
-	rec := readRecorded(t, "draining")
+	rec := recorded.Read(t, recordings, "draining")
 	for _, tc := range []struct {
 		reason string
 		result wire.Result

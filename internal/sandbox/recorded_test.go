@@ -1,66 +1,14 @@
 package sandbox
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"callgate.dev/callgate/internal/sandbox/recorded"
 )
-
-// recorded is what a real cluster said of a sandbox; test/faults/record wrote
-// it, or it says of itself that it was made by hand.
-type recorded struct {
-	What   string         `json:"what"`
-	Job    *batchv1.Job   `json:"job"`
-	Pod    *corev1.Pod    `json:"pod"`
-	Events []corev1.Event `json:"events"`
-}
-
-func readRecorded(t *testing.T, name string) recorded {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var r recorded
-	if err := json.Unmarshal(b, &r); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-// shiftNode moves every time that a node's clock gave.
-func shiftNode(pod *corev1.Pod, by time.Duration) {
-	move := func(t *metav1.Time) {
-		if t != nil && !t.IsZero() {
-			t.Time = t.Add(by)
-		}
-	}
-	move(pod.Status.StartTime)
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type != corev1.PodScheduled && c.Type != corev1.DisruptionTarget {
-			move(&c.LastTransitionTime)
-		}
-	}
-	for i := range pod.Status.ContainerStatuses {
-		c := &pod.Status.ContainerStatuses[i]
-		for _, s := range []*corev1.ContainerState{&c.State, &c.LastTerminationState} {
-			if s.Running != nil {
-				move(&s.Running.StartedAt)
-			}
-			if s.Terminated != nil {
-				move(&s.Terminated.StartedAt)
-				move(&s.Terminated.FinishedAt)
-			}
-		}
-	}
-}
 
 func TestObserveRecorded(t *testing.T) {
 	var (
@@ -149,7 +97,7 @@ func TestObserveRecorded(t *testing.T) {
 		{"job-deadline", "the same", State{Phase: PhaseNeverStarted, Disrupted: true}, "before a call reached it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := readRecorded(t, tc.name)
+			r := recorded.Read(t, "testdata", tc.name)
 			got := Observe(r.Job, r.Pod, r.Events)
 			if !strings.Contains(got.Words, tc.words) || tc.words == "" && got.Words != "" {
 				t.Errorf("%s: words are %q, want %q in them", tc.reason, got.Words, tc.words)
@@ -164,9 +112,7 @@ func TestObserveRecorded(t *testing.T) {
 			}
 			// C046: no answer depends on a node's clock.
 			for _, by := range []time.Duration{-5 * time.Minute, 5 * time.Minute} {
-				shifted := r.Pod.DeepCopy()
-				shiftNode(shifted, by)
-				again := Observe(r.Job, shifted, r.Events)
+				again := Observe(r.Job, recorded.Skewed(r.Pod, by), r.Events)
 				if again.Words != words {
 					t.Errorf("words with the node's clock at %s: %q", by, again.Words)
 				}
@@ -201,7 +147,7 @@ func TestObserveRecordedGone(t *testing.T) {
 	for name, words := range map[string]string{
 		"deleted": "BackoffLimitExceeded", "force-deleted": "BackoffLimitExceeded", "job-deadline": "DeadlineExceeded: Job was active longer", "exit-3": "BackoffLimitExceeded",
 	} {
-		r := readRecorded(t, name)
+		r := recorded.Read(t, "testdata", name)
 		if got := Observe(r.Job, nil, r.Events); got.Phase != PhaseEnded || !strings.Contains(got.Words, words) {
 			t.Errorf("%s: %+v, want it ended with %q", name, got, words)
 		}

@@ -30,10 +30,14 @@ import (
 var (
 	// Config of the cluster's administrator.
 	Config *rest.Config
-	// Admin may do everything; Agent is the ServiceAccount that makes calls.
-	Admin, Agent client.WithWatch
-	// ToolsNS is opened for tools and enforces Pod Security restricted; the agent is in AgentsNS.
-	ToolsNS, AgentsNS string
+	// Admin may do everything.
+	Admin client.WithWatch
+	// Agent is the ServiceAccount that makes calls.
+	Agent client.WithWatch
+	// ToolsNS is opened for tools and enforces Pod Security restricted.
+	ToolsNS string
+	// AgentsNS is the agent's.
+	AgentsNS string
 	// Images by their name in images.env.
 	Images = map[string]string{}
 )

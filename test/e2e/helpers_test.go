@@ -15,7 +15,6 @@ var (
 	patience     = cluster.Patience
 	start        = cluster.Start
 	newTool      = cluster.NewTool
-	waitReady    = cluster.WaitReady
 	shell        = cluster.Shell
 	text         = cluster.Text
 	timeout      = cluster.Timeout

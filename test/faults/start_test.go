@@ -68,7 +68,7 @@ func TestNeverStarted(t *testing.T) {
 			parts: []string{"FailedCreatePodSandBox", "callgate-faults-unhandled"}, from: 4, to: 20},
 		{name: "kubelet-refuses", reason: "refused by the kubelet, which the scheduler would have seen; another node may take it", tool: cpu,
 			around:  mutate(`JSONPatch{op: "add", path: "/spec/nodeName", value: "` + node(t) + `"}`),
-			inForce: func(p *corev1.Pod, err error) bool { return err == nil && p.Spec.NodeName != "" }, retryable: true, parts: []string{"OutOfcpu"}, to: 12},
+			inForce: func(p *corev1.Pod, err error) bool { return err == nil && p.Spec.NodeName != "" }, retryable: true, parts: []string{"OutOfcpu"}, to: startDeadline + 5},
 		{name: "sidecar", reason: "an injected container that would never end", inForce: changed(func(p *corev1.Pod) bool { return len(p.Spec.Containers) == 2 }),
 			around: mutate(`JSONPatch{op: "add", path: "/spec/containers/-", value: Object.spec.containers{name: "injected", image: "` + cluster.Images["BUSYBOX"] +
 				`", command: ["sleep", "3600"], securityContext: Object.spec.containers.securityContext{allowPrivilegeEscalation: false, capabilities: Object.spec.containers.securityContext.capabilities{drop: ["ALL"]}}}}`),

@@ -33,6 +33,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/sandbox"
+	"callgate.dev/callgate/internal/sandbox/recorded"
 )
 
 // patience bounds how long one state is waited for.
@@ -42,11 +43,7 @@ const patience = 90 * time.Second
 const parallel = 6
 
 // seen is what the cluster says of one sandbox.
-type seen struct {
-	Job    *batchv1.Job   `json:"job,omitempty"`
-	Pod    *corev1.Pod    `json:"pod,omitempty"`
-	Events []corev1.Event `json:"events,omitempty"`
-}
+type seen = recorded.Sandbox
 
 // fault is one way to fail.
 type fault struct {
@@ -280,10 +277,8 @@ func (r *recorder) write(f fault, s seen) error {
 		trim(&s.Events[i])
 		s.Events[i].Source, s.Events[i].ReportingInstance = corev1.EventSource{}, ""
 	}
-	b, err := json.MarshalIndent(struct {
-		What string `json:"what"`
-		seen
-	}{f.what, s}, "", " ")
+	s.What = f.what
+	b, err := json.MarshalIndent(s, "", " ")
 	if err != nil {
 		return err
 	}
