@@ -115,7 +115,7 @@ func (r *ToolCallReconciler) create(ctx context.Context, s *gate.Starting, verdi
 	}
 	// A quota, a webhook that is down, a missing right, an API server that is
 	// slow: time may cure it, within the call's bounds.
-	return gate.Unstored(s.Call, s.Tool, s.Now, "the sandbox cannot be created: "+err.Error()), nil
+	return gate.Uncreated(*s, "the sandbox cannot be created: "+err.Error()), nil
 }
 
 // plan makes the attempt's entry and the frame for a pod that runs.

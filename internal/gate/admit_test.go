@@ -219,6 +219,18 @@ func TestAdmit(t *testing.T) {
 			wait: "Pending", after: 28 * time.Second, judged: true},
 		{reason: "and then it is over", change: func(_ *testing.T, a *Admission) { a.Tools[0].Status.Conditions = nil; at(a, 2*time.Minute) },
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "did not say within startDeadlineSeconds (120) whether Tool tools/echo is Ready", judged: true},
+		{reason: "unless the Tool was changed since: then the wait begins with that",
+			change: func(_ *testing.T, a *Admission) {
+				a.Tools[0].Status.Conditions, a.ToolSeen = nil, created.Add(time.Hour)
+				at(a, time.Hour+2*time.Second)
+			},
+			wait: "Pending", after: 118 * time.Second, judged: true},
+		{reason: "and is over, too",
+			change: func(_ *testing.T, a *Admission) {
+				a.Tools[0].Status.Conditions, a.ToolSeen = nil, created.Add(time.Hour)
+				at(a, time.Hour+2*time.Minute)
+			},
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "did not say within startDeadlineSeconds (120)", judged: true},
 		{reason: "a Tool that is being deleted takes no new calls",
 			change: func(_ *testing.T, a *Admission) { a.Tools[0].DeletionTimestamp = &metav1.Time{Time: created} },
 			code:   v1alpha1.ErrorToolNotFound, message: "Tool tools/echo is being deleted", judged: true},

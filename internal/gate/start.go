@@ -6,6 +6,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/sandbox"
@@ -39,8 +41,25 @@ func Start(s Starting) Verdict { return withDeadline(start(s), s.Call, s.Now) }
 // Unstored decides about a call for which something could not be stored, for a
 // reason that time may cure. words say what, and the API server's reason.
 func Unstored(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time, words string) Verdict {
+	return unstored(call, tool, call.CreationTimestamp.Time, now, words)
+}
+
+// Uncreated decides about a call whose sandbox could not be created, for a reason
+// that time may cure. words say which.
+func Uncreated(s Starting, words string) Verdict {
+	since := s.Call.CreationTimestamp.Time
+	if c := apimeta.FindStatusCondition(s.Call.Status.Conditions, v1alpha1.ConditionApproved); c != nil {
+		// People may have taken longer than a sandbox may take to start.
+		if since = s.Now; c.Status == metav1.ConditionTrue {
+			since = c.LastTransitionTime.Time
+		}
+	}
+	return unstored(s.Call, s.Tool, since, s.Now, words)
+}
+
+func unstored(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, since, now time.Time, words string) Verdict {
 	limit := sandbox.StartDeadlineSeconds(tool)
-	left := call.CreationTimestamp.Add(time.Duration(limit) * time.Second).Sub(now)
+	left := since.Add(time.Duration(limit) * time.Second).Sub(now)
 	if left <= 0 {
 		return end(v1alpha1.ErrorToolUnavailable, true, "within startDeadlineSeconds (%d), %s", limit, words)
 	}
