@@ -128,10 +128,10 @@ func requester(a Admission, out *Admitted) (Verdict, bool) {
 	}
 	if judged == "" && !a.Stamping.Proven {
 		if a.Now.Sub(a.Call.CreationTimestamp.Time) > maxStampingWait {
-			return end(v1alpha1.ErrorInternal, true, "for %s it could not be proven that the API server stamps spec.requester: %s",
+			return end(v1alpha1.ErrorInternal, true, "for %s it could not be proven that the API server stamps who asked and who approved: %s",
 				maxStampingWait, a.Stamping.Message), true
 		}
-		return wait(ActNone, v1alpha1.ReasonPending, "waiting for proof that the API server stamps spec.requester: "+a.Stamping.Message, time.Second), true
+		return wait(ActNone, v1alpha1.ReasonPending, "waiting for proof that the API server stamps who asked and who approved: "+a.Stamping.Message, time.Second), true
 	}
 	out.ArgsDigest = digest
 	if judged == "" && a.Call.CreationTimestamp.Time.Before(a.Stamping.LastChange.Add(settle)) {

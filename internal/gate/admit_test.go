@@ -120,7 +120,7 @@ func TestAdmit(t *testing.T) {
 				a.Stamping = Stamping{Message: "the binding is missing"}
 				at(a, 10*time.Minute+time.Second)
 			},
-			code: v1alpha1.ErrorInternal, retryable: true, message: "for 10m0s it could not be proven that the API server stamps spec.requester: the binding is missing"},
+			code: v1alpha1.ErrorInternal, retryable: true, message: "for 10m0s it could not be proven that the API server stamps who asked and who approved: the binding is missing"},
 		{reason: "created 10 s after the last change: old enough to be sure",
 			change: func(_ *testing.T, a *Admission) { a.Stamping.LastChange = created.Add(-10 * time.Second) }, wait: "Starting", judged: true, runs: true},
 		{reason: "created less than 10 s after the last change",
