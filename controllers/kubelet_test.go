@@ -193,14 +193,14 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request, c *container) {
 // checkRecorded looks whether the call's status named this pod when the first
 // byte of the call came. A call that was deleted meanwhile says nothing.
 func (n *node) checkRecorded(c *container, header wire.Header) {
-	var calls v1alpha1.ToolCallList
-	err := admin.List(context.Background(), &calls)
-	for i := range calls.Items {
-		a := calls.Items[i].Status.Attempts
-		if n := len(a); string(calls.Items[i].UID) != header.CallUID || n > 0 && a[n-1].PodUID == c.pod.UID {
-			continue
-		}
+	var key client.ObjectKey
+	key.Namespace, key.Name, _ = strings.Cut(c.pod.Annotations[v1alpha1.AnnotationCall], "/")
+	call := &v1alpha1.ToolCall{}
+	err := client.IgnoreNotFound(admin.Get(context.Background(), key, call))
+	if a := call.Status.Attempts; string(call.UID) == header.CallUID && (len(a) == 0 || a[len(a)-1].PodUID != c.pod.UID) {
 		err = fmt.Errorf("call %s was sent to pod %s, and its attempts were %s", header.CallUID, c.pod.UID, show(a))
+	} else if label := c.pod.Labels[v1alpha1.LabelCallUID]; label != header.CallUID {
+		err = fmt.Errorf("call %s was sent to pod %s of call %s", header.CallUID, c.pod.UID, label)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,7 +17,7 @@ var (
 	})
 	stampingProven = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "callgate_stamping_proven",
-		Help: "1 while it is proven that the API server writes spec.requester, else 0 and all calls wait.",
+		Help: "1 while it is proven that the API server writes spec.requester and spec.approver, else 0 and all calls wait.",
 	})
 )
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"time"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/schema"
@@ -10,14 +11,20 @@ import (
 // schemaCache compiles the schemas of a Tool once per generation.
 type schemaCache struct{ compiledCache[schemas] }
 
-// schemas are a Tool's compiled schemas; output is nil if it declares none.
+// schemas are a Tool's compiled schemas; output is nil if it declares none. seen
+// is when this generation of the Tool was first seen by this process.
 type schemas struct {
 	input, output *schema.Schema
 	err           error // names the field
+	seen          time.Time
 }
 
 func (c *schemaCache) of(t *v1alpha1.Tool) schemas {
-	return c.get(t, func() schemas { return compile(t) })
+	return c.get(t, func() schemas {
+		s := compile(t)
+		s.seen = time.Now()
+		return s
+	})
 }
 
 func compile(t *v1alpha1.Tool) (s schemas) {

@@ -45,6 +45,8 @@ const (
 	agentName       = "agent@example.com"
 	agentGroup      = "agents@example.com"
 	agentAccount    = "system:serviceaccount:agents:worker"
+	// approversGroup has the role callgate-approver.
+	approversGroup = "approvers@example.com"
 
 	// patience bounds every wait of a test. It is far above what is ever
 	// needed, since the machine may have other work.
@@ -168,9 +170,16 @@ func setUp(cfg *rest.Config) (err error) {
 		Subjects: []rbacv1.Subject{
 			{APIGroup: rbacv1.GroupName, Kind: "User", Name: agentName},
 			{APIGroup: rbacv1.GroupName, Kind: "User", Name: agentAccount},
+			// For people who are approvers, too.
+			{APIGroup: rbacv1.GroupName, Kind: "Group", Name: agentGroup},
 		},
 	}
-	return errors.Join(admin.Create(ctx, namespace), admin.Create(ctx, binding))
+	approvers := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "approvers"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "callgate-approver"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: approversGroup}},
+	}
+	return errors.Join(admin.Create(ctx, namespace), admin.Create(ctx, binding), admin.Create(ctx, approvers))
 }
 
 // clientOf is a client of somebody else.

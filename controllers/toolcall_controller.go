@@ -95,6 +95,10 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	} else if attempt := openAttempt(call); attempt != nil {
 		r.holdPlaces(call)
 		next, err = r.run(ctx, call, attempt)
+	} else if call.Status.ArgsDigest != "" && !r.Stamping().Tried() {
+		// This process has just begun, and does not know yet whether what people
+		// said to the call counts: an earlier one did.
+		next = retryPause
 	} else {
 		next, err = r.admit(ctx, call)
 	}
@@ -155,7 +159,8 @@ func (r *ToolCallReconciler) decide(ctx context.Context, call *v1alpha1.ToolCall
 
 func (r *ToolCallReconciler) judge(a gate.Admission) gate.Admitted {
 	if len(a.Tools) > 0 {
-		a.InputSchema = r.schemas.of(&a.Tools[0]).input
+		s := r.schemas.of(&a.Tools[0])
+		a.InputSchema, a.ToolSeen = s.input, s.seen
 	}
 	return gate.Admit(a)
 }

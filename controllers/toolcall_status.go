@@ -81,6 +81,8 @@ func (r *ToolCallReconciler) write(ctx context.Context, call *v1alpha1.ToolCall,
 	}
 	if v.Ended() {
 		fault.At("result-written")
+		// Who sees the end and proposes the next call finds the place free.
+		r.wakeAll(r.queue.Release(call.UID))
 		r.record(updated, v)
 		return 0, nil
 	}

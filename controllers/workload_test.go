@@ -42,19 +42,21 @@ func runAll(t *testing.T, namespace string, tool toolFunc) *workload {
 	})
 	var done sync.WaitGroup
 	done.Go(func() { informer.RunWithContext(ctx) })
-	done.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case pod := <-started:
-				// Calls are cancelled and deleted under way: a pod may be gone.
-				if err := w.start(ctx, pod, tool); ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-					w.fail(err)
+	for range 4 {
+		done.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case pod := <-started:
+					// Calls are cancelled and deleted under way: a pod may be gone.
+					if err := w.start(ctx, pod, tool); ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+						w.fail(err)
+					}
 				}
 			}
-		}
-	})
+		})
+	}
 	t.Cleanup(func() {
 		stop()
 		done.Wait()

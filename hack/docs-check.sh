@@ -18,9 +18,17 @@ blocks() {
 }
 
 clean() {
-	k -n agents delete toolcall shout-1 --ignore-not-found --timeout=60s >/dev/null
+	k -n agents delete toolcall shout-1 ship-1 ship-2 pack-1 pack-2 --ignore-not-found --timeout=60s >/dev/null
 	rm -f .cluster/intern-agent
 	k -n tools delete tool,toolpolicy shout --ignore-not-found --timeout=60s >/dev/null
+	k -n agents delete toolcall refund-1 refund-2 refund-3 --ignore-not-found --timeout=60s >/dev/null
+	k -n agents delete toolcallapproval refund-3-frida --ignore-not-found --timeout=60s >/dev/null
+	k -n agents delete rolebinding finance --ignore-not-found --timeout=60s >/dev/null
+	k -n tools delete tool/refund toolpolicy/refunds --ignore-not-found --timeout=60s >/dev/null
+	k -n tools delete toolpolicy one-a-minute --ignore-not-found --timeout=60s >/dev/null
+	# What the rate limit of the page has counted before.
+	leases="$(k -n callgate-system get leases -o name | grep /callgate-rate- || true)"
+	[ -z "$leases" ] || xargs "$KUBECTL" -n callgate-system delete --timeout=60s >/dev/null <<<"$leases"
 	k delete namespace team-tools team-agents --ignore-not-found --timeout=60s >/dev/null
 }
 clean
@@ -48,6 +56,14 @@ k auth can-i create toolcalls.callgate.dev -n team-agents --as=system:serviceacc
 run "docs/call-a-tool.md" "$(blocks sh docs/call-a-tool.md)"
 grep -q '^{"data":{.*"words":16}.*"ok":true' <<<"$printed" || fail "docs/call-a-tool.md: kubectl printed no good result: $printed"
 grep -q '^{"ok":true,"data":{.*"words":3}' <<<"$printed" || fail "docs/call-a-tool.md: the program printed no good envelope: $printed"
+
+go build -o bin/ ./cmd/kubectl-callgate
+for page in docs/duplicates-and-limits.md docs/approvals.md; do
+	run "$page" "$(blocks sh "$page")"
+	while read -r line; do
+		grep -qxF -- "$line" <<<"$printed" || fail "$page promises $line, its commands printed: $printed"
+	done < <(blocks "" "$page")
+done
 
 run "docs/gitops.md" "$(blocks sh docs/gitops.md)"
 

@@ -49,12 +49,12 @@ apply() {
 }
 
 # wait_for_calls waits until calls are taken. The controller refuses those that are not at least 10 s younger than the last
-# change of what stamps their requester: an API server may take that long to follow such a change. Two seconds more, because
+# change of what stamps requesters and approvers: an API server may take that long to follow such a change. Two seconds more, because
 # time stamps are whole seconds.
 wait_for_calls() {
 	local changed left
 	changed="$(k get mutatingadmissionpolicies,mutatingadmissionpolicybindings,validatingadmissionpolicies,validatingadmissionpolicybindings \
-		--show-managed-fields -o go-template='{{range .items}}{{if or (eq .metadata.name "callgate-stamp") (eq .metadata.name "callgate-protect")}}{{.metadata.creationTimestamp}} {{range .metadata.managedFields}}{{.time}} {{end}}{{end}}{{end}}' |
+		--show-managed-fields -o go-template='{{range .items}}{{if or (eq .metadata.name "callgate-stamp") (eq .metadata.name "callgate-protect") (eq .metadata.name "callgate-stamp-approvals") (eq .metadata.name "callgate-protect-approvals")}}{{.metadata.creationTimestamp}} {{range .metadata.managedFields}}{{.time}} {{end}}{{end}}{{end}}' |
 		grep -o '[0-9-]*T[0-9:]*Z' | sort | tail -n 1)"
 	[ -n "$changed" ] || fail "the admission policies callgate-stamp and callgate-protect are not in the cluster"
 	left=$(($(date -d "$changed" +%s) + 12 - $(date +%s)))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"callgate.dev/callgate/api/v1alpha1"
 )
 
 // Exit codes.
@@ -16,6 +18,8 @@ const (
 
 const usage = `Usage: kubectl callgate COMMAND
 
+  approve NAME   approve the ToolCall NAME
+  deny NAME      deny it
   import FILE    write Tool manifests for the tool definitions in FILE (MCP tools/list answer, OpenAI functions)
 
 Run a command with --help for its flags.
@@ -32,6 +36,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	switch args[0] {
+	case "approve":
+		return say(v1alpha1.DecisionApprove, args[1:], stdout, stderr)
+	case "deny":
+		return say(v1alpha1.DecisionDeny, args[1:], stdout, stderr)
 	case "import":
 		return importTools(args[1:], stdin, stdout, stderr)
 	case "help", "-h", "--help":

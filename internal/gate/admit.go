@@ -35,9 +35,13 @@ type Stamping struct {
 	Proven bool
 	// LastChange is when the policies last changed, by the API server's clock.
 	LastChange time.Time
-	// Message says what is wrong while Proven is false.
+	// Message says what is wrong while Proven is false; empty before the first
+	// trial has ended.
 	Message string
 }
+
+// Tried says whether anything is known yet.
+func (s Stamping) Tried() bool { return s.Proven || s.Message != "" }
 
 // Since is when a name that was stamped can be trusted from: never, as long as
 // stamping is not proven.
@@ -61,6 +65,9 @@ type Admission struct {
 	Confirmed bool
 	// InputSchema of the Tool, compiled; nil if it does not compile.
 	InputSchema *schema.Schema
+	// ToolSeen is when the Tool, as it is now, was first seen; zero if it always
+	// was so.
+	ToolSeen time.Time
 }
 
 // Admitted is the verdict of [Admit], and what it found on its way.
@@ -121,10 +128,10 @@ func requester(a Admission, out *Admitted) (Verdict, bool) {
 	}
 	if judged == "" && !a.Stamping.Proven {
 		if a.Now.Sub(a.Call.CreationTimestamp.Time) > maxStampingWait {
-			return end(v1alpha1.ErrorInternal, true, "for %s it could not be proven that the API server stamps spec.requester: %s",
+			return end(v1alpha1.ErrorInternal, true, "for %s it could not be proven that the API server stamps who asked and who approved: %s",
 				maxStampingWait, a.Stamping.Message), true
 		}
-		return wait(ActNone, v1alpha1.ReasonPending, "waiting for proof that the API server stamps spec.requester: "+a.Stamping.Message, time.Second), true
+		return wait(ActNone, v1alpha1.ReasonPending, "waiting for proof that the API server stamps who asked and who approved: "+a.Stamping.Message, time.Second), true
 	}
 	out.ArgsDigest = digest
 	if judged == "" && a.Call.CreationTimestamp.Time.Before(a.Stamping.LastChange.Add(settle)) {
@@ -230,14 +237,13 @@ func ready(a Admission, out *Admitted) (Verdict, bool) {
 }
 
 // untilReady is the wait for a Tool of which it is not known whether it is Ready.
+// A call that is much older, because it waits for people, waits for it as long
+// as any other when the Tool changes.
 func untilReady(a Admission, t *v1alpha1.Tool) Verdict {
 	limit := sandbox.StartDeadlineSeconds(t)
-	// A Tool may have changed while the call waited for something else.
 	since := a.Call.CreationTimestamp.Time
-	for _, m := range t.ManagedFields {
-		if m.Time != nil && m.Time.After(since) {
-			since = m.Time.Time
-		}
+	if a.ToolSeen.After(since) {
+		since = a.ToolSeen
 	}
 	left := since.Add(time.Duration(limit) * time.Second).Sub(a.Now)
 	if left <= 0 {

@@ -120,7 +120,7 @@ func TestAdmit(t *testing.T) {
 				a.Stamping = Stamping{Message: "the binding is missing"}
 				at(a, 10*time.Minute+time.Second)
 			},
-			code: v1alpha1.ErrorInternal, retryable: true, message: "for 10m0s it could not be proven that the API server stamps spec.requester: the binding is missing"},
+			code: v1alpha1.ErrorInternal, retryable: true, message: "for 10m0s it could not be proven that the API server stamps who asked and who approved: the binding is missing"},
 		{reason: "created 10 s after the last change: old enough to be sure",
 			change: func(_ *testing.T, a *Admission) { a.Stamping.LastChange = created.Add(-10 * time.Second) }, wait: "Starting", judged: true, runs: true},
 		{reason: "created less than 10 s after the last change",
@@ -219,6 +219,18 @@ func TestAdmit(t *testing.T) {
 			wait: "Pending", after: 28 * time.Second, judged: true},
 		{reason: "and then it is over", change: func(_ *testing.T, a *Admission) { a.Tools[0].Status.Conditions = nil; at(a, 2*time.Minute) },
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "did not say within startDeadlineSeconds (120) whether Tool tools/echo is Ready", judged: true},
+		{reason: "unless the Tool was changed since: then the wait begins with that",
+			change: func(_ *testing.T, a *Admission) {
+				a.Tools[0].Status.Conditions, a.ToolSeen = nil, created.Add(time.Hour)
+				at(a, time.Hour+2*time.Second)
+			},
+			wait: "Pending", after: 118 * time.Second, judged: true},
+		{reason: "and is over, too",
+			change: func(_ *testing.T, a *Admission) {
+				a.Tools[0].Status.Conditions, a.ToolSeen = nil, created.Add(time.Hour)
+				at(a, time.Hour+2*time.Minute)
+			},
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "did not say within startDeadlineSeconds (120)", judged: true},
 		{reason: "a Tool that is being deleted takes no new calls",
 			change: func(_ *testing.T, a *Admission) { a.Tools[0].DeletionTimestamp = &metav1.Time{Time: created} },
 			code:   v1alpha1.ErrorToolNotFound, message: "Tool tools/echo is being deleted", judged: true},

@@ -74,6 +74,7 @@ func Approve(a Approving) Approved {
 	rules := ask(a, out.Digest)
 	var denial *v1alpha1.ToolCallApproval
 	var rest []uncounted
+	unproven := false
 	for i := range a.Approvals {
 		p := &a.Approvals[i]
 		if p.Namespace != a.Call.Namespace || p.Spec.ToolCallRef.Name != a.Call.Name {
@@ -92,6 +93,7 @@ func Approve(a Approving) Approved {
 		}
 		if why != "" {
 			rest = append(rest, uncounted{p, why})
+			unproven = unproven || why == unstamped && a.StampedSince.After(a.Now)
 		}
 	}
 	var unmet []asked
@@ -101,12 +103,14 @@ func Approve(a Approving) Approved {
 			unmet = append(unmet, rules[i])
 		}
 	}
-	out.Verdict = approval(a, denial, unmet, rest)
+	out.Verdict = approval(a, denial, unmet, rest, unproven)
 	out.Met = denial == nil && len(unmet) == 0
 	return out
 }
 
-func approval(a Approving, denial *v1alpha1.ToolCallApproval, unmet []asked, rest []uncounted) Verdict {
+// approval is the verdict of what was found. unproven says that an approval is
+// among the rest which may count as soon as stamping is proven again.
+func approval(a Approving, denial *v1alpha1.ToolCallApproval, unmet []asked, rest []uncounted, unproven bool) Verdict {
 	if denial != nil {
 		return end(v1alpha1.ErrorApprovalDenied, false, "denied by %s in ToolCallApproval %s: %s",
 			shortName(denial.Spec.Approver.Username), shortName(denial.Name), cmp.Or(denial.Spec.Reason, "no reason given"))
@@ -120,15 +124,23 @@ func approval(a Approving, denial *v1alpha1.ToolCallApproval, unmet []asked, res
 			expires = r.expires
 		}
 	}
-	within := ""
-	if d := deadline(a.Call); !d.IsZero() && d.Before(expires) {
-		expires, within = d, fmt.Sprintf(" (the call's deadlineSeconds is %d)", a.Call.Spec.DeadlineSeconds)
+	words := missing(unmet) + notCounted(rest)
+	if d := deadline(a.Call); !d.IsZero() && !a.Now.Before(d) {
+		return end(v1alpha1.ErrorApprovalExpired, true, "not approved within the call's deadlineSeconds (%d): %s", a.Call.Spec.DeadlineSeconds, words)
+	} else if !d.IsZero() && d.Before(expires) {
+		expires = d
+	}
+	waiting := wait(ActNone, v1alpha1.ReasonAwaitingApproval, "waiting for approval: "+words, expires.Sub(a.Now))
+	if unproven {
+		// Nobody tells a call when stamping is proven.
+		waiting.After = time.Second
+		expires = expires.Add(maxStampingWait)
 	}
 	// Only now: an approval that was given in time counts whenever it is seen.
 	if a.Now.After(expires) {
-		return end(v1alpha1.ErrorApprovalExpired, true, "not approved in time%s: %s", within, missing(unmet)+notCounted(rest))
+		return end(v1alpha1.ErrorApprovalExpired, true, "not approved in time: %s", words)
 	}
-	return wait(ActNone, v1alpha1.ReasonAwaitingApproval, "waiting for approval: "+missing(unmet)+notCounted(rest), expires.Sub(a.Now))
+	return waiting
 }
 
 // ApprovalDigest names exactly what is to be approved: this call with these
@@ -223,6 +235,8 @@ func noSay(a Approving, rules []asked, p *v1alpha1.ToolCallApproval) string {
 
 const otherCall = "spec.toolCallRef.uid is not that of this call"
 
+const unstamped = "it was created while it was not proven that the API server stamps spec.approver: create it again"
+
 const quoteDigest = ": approve again with the call's status.approvalDigest as spec.toolCallRef.approvalDigest"
 
 // outdated is why an approval is not one of what is to be approved now; empty if
@@ -234,7 +248,7 @@ func outdated(a Approving, digest string, p *v1alpha1.ToolCallApproval) string {
 	case p.Spec.Decision != v1alpha1.DecisionApprove:
 		return "its spec.decision is unknown"
 	case p.CreationTimestamp.Time.Before(a.StampedSince):
-		return "it was created while it was not proven that the API server stamps spec.approver: create it again"
+		return unstamped
 	case quoted == digest:
 		return ""
 	case quoted != "":

@@ -173,6 +173,31 @@ func TestApprove(t *testing.T) {
 				a.StampedSince = p.CreationTimestamp.Add(time.Second)
 			}),
 			message: refused + "it was created while it was not proven that the API server stamps spec.approver: create it again", after: time.Hour},
+		{reason: "stamping is not proven now: looked at again soon, since nobody tells", granted: [][]string{nil},
+			change:  one(func(a *Approving, _ *v1alpha1.ToolCallApproval) { a.StampedSince = Stamping{}.Since() }),
+			message: refused + unstamped, after: time.Second},
+		{reason: "and not over, for a while, when it would count if it were proven", granted: [][]string{nil},
+			change: one(func(a *Approving, _ *v1alpha1.ToolCallApproval) {
+				askedBefore(a)
+				a.StampedSince, a.Now = Stamping{}.Since(), expire.Add(maxStampingWait)
+			}),
+			message: strings.ReplaceAll(refused, "13:02", "13:00") + unstamped, after: time.Second},
+		{reason: "but not for ever", granted: [][]string{nil},
+			change: one(func(a *Approving, _ *v1alpha1.ToolCallApproval) {
+				askedBefore(a)
+				a.StampedSince, a.Now = Stamping{}.Since(), expire.Add(maxStampingWait+1)
+			}),
+			code: v1alpha1.ErrorApprovalExpired, retryable: true,
+			message: strings.Replace(strings.ReplaceAll(refused, "13:02", "13:00"), "waiting for approval", "not approved in time", 1) + unstamped},
+		{reason: "and over in time if it would not count anyhow", granted: [][]string{nil},
+			change: one(func(a *Approving, p *v1alpha1.ToolCallApproval) {
+				askedBefore(a)
+				p.Spec.Approver.Username = "eve"
+				a.StampedSince, a.Now = Stamping{}.Since(), expire.Add(1)
+			}),
+			code: v1alpha1.ErrorApprovalExpired, retryable: true,
+			message: `not approved in time: 0 of 1 by Group finance, User boss for rule "big" of policy tools/support until 2026-11-29T13:00:00Z` +
+				". ToolCallApproval a1 of eve does not count: its approver is not among those who may approve"},
 		{reason: "always proven", met: true, granted: [][]string{{"boss"}},
 			change: one(func(a *Approving, _ *v1alpha1.ToolCallApproval) { a.StampedSince = time.Time{} })},
 
@@ -267,6 +292,16 @@ func TestApprove(t *testing.T) {
 		{reason: "the last moment", granted: [][]string{nil},
 			change:  func(a *Approving) { askedBefore(a); a.Now = expire },
 			message: strings.Replace(wanted, "13:02", "13:00", 1), after: time.Millisecond},
+		{reason: "the call's own deadline is sooner", granted: [][]string{nil},
+			change: func(a *Approving) { a.Call.Spec.DeadlineSeconds = 150 }, message: wanted, after: 30 * time.Second},
+		{reason: "and ends the wait with the code of the wait", granted: [][]string{nil},
+			change: func(a *Approving) { a.Call.Spec.DeadlineSeconds = 120 },
+			code:   v1alpha1.ErrorApprovalExpired, retryable: true,
+			message: strings.Replace(wanted, "waiting for approval", "not approved within the call's deadlineSeconds (120)", 1)},
+		{reason: "it is later than the rule's time", granted: [][]string{nil},
+			change: func(a *Approving) { a.Call.Spec.DeadlineSeconds = 86400 }, message: wanted, after: time.Hour},
+		{reason: "approved before it: how the call goes on is not decided here", met: true, granted: [][]string{{"boss"}},
+			change: one(func(a *Approving, _ *v1alpha1.ToolCallApproval) { a.Call.Spec.DeadlineSeconds = 119 })},
 		{reason: "nobody said yes in time", granted: [][]string{nil},
 			change: func(a *Approving) { askedBefore(a); a.Now = expire.Add(1) },
 			code:   v1alpha1.ErrorApprovalExpired, retryable: true,
@@ -277,7 +312,7 @@ func TestApprove(t *testing.T) {
 				a.Call.Spec.DeadlineSeconds, a.Now = 150, created.Add(151*time.Second)
 			},
 			code: v1alpha1.ErrorApprovalExpired, retryable: true,
-			message: `not approved in time (the call's deadlineSeconds is 150): 0 of 1 by Group finance, User boss for rule "big" of policy tools/support until 2026-11-29T13:00:00Z`},
+			message: `not approved within the call's deadlineSeconds (150): 0 of 1 by Group finance, User boss for rule "big" of policy tools/support until 2026-11-29T13:00:00Z`},
 		{reason: "and is when to look again", granted: [][]string{nil},
 			change:  func(a *Approving) { askedBefore(a); a.Call.Spec.DeadlineSeconds = 150 },
 			message: strings.Replace(wanted, "13:02", "13:00", 1), after: 30 * time.Second},

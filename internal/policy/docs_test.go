@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"go/build"
 	"os"
 	"slices"
@@ -112,7 +113,20 @@ func TestPoliciesOfTheDocs(t *testing.T) {
 	}
 	alice := user("alice@example.com", "customers")
 
-	tests := map[string]struct{ allowed, refused map[string]docCall }{
+	refund := func(args string) docCall {
+		return docCall{tool: tool("refund"), who: account("agents", "support-agent"), args: args}
+	}
+	const finance, pair = "over-100: 1 of Group finance in 1h0m0s", "dangerous: 2 of Group on-call in 15m0s"
+	eachAgent := []string{"each-agent: 5 at once per caller, waiting 30s", "each-agent: 60 in 1m0s per caller"}
+	const paid, night = "paid-tools: 500 in 24h0m0s", "changes-at-night: 10 in 1h0m0s"
+	noon, midnight := at("2026-12-01T12:00:00Z"), at("2026-12-01T23:30:00Z")
+
+	tests := map[string]struct {
+		allowed, refused map[string]docCall
+		// obliged are allowed, too, and these are their obligations; those of allowed
+		// have none.
+		obliged map[string]docCall
+	}{
 		"Read-only for everyone": {
 			allowed: map[string]docCall{"a user": {tool: read}, "an agent": {tool: read, who: account("agents", "a")}},
 			refused: map[string]docCall{"a change": {tool: change}, "what can be repeated is a change, too": {tool: again},
@@ -185,6 +199,61 @@ func TestPoliciesOfTheDocs(t *testing.T) {
 				"one person, in the evening":  {tool: tool("restart-service"), who: user("dana@example.com"), now: at("2026-11-30T20:00:00Z")},
 				"one person, another Tool":    {tool: tool("deploy"), who: user("dana@example.com"), now: at("2026-11-30T12:00:00Z")},
 				"another person of that name": {tool: tool("restart-service"), who: user("Dana@example.com"), now: at("2026-11-30T12:00:00Z")},
+			},
+		},
+		"A refund over 100 needs finance": {
+			allowed: map[string]docCall{
+				"a small one": refund(`{"amount":99.5,"currency":"EUR"}`),
+				"100":         refund(`{"amount":100,"currency":"EUR"}`),
+			},
+			obliged: map[string]docCall{
+				"over 100":                refund(`{"amount":100.01,"currency":"EUR"}`).needs(finance),
+				"the last that can be":    refund(`{"amount":5000,"currency":"EUR"}`).needs(finance),
+				"another currency":        refund(`{"amount":1,"currency":"KWD"}`).needs(finance),
+				"no currency":             refund(`{"amount":1}`).needs(finance),
+				"currency in lower case":  refund(`{"amount":1,"currency":"eur"}`).needs(finance),
+				"a currency that is none": refund(`{"amount":1,"currency":7}`).needs(finance),
+			},
+			refused: map[string]docCall{
+				"over 5,000":                    refund(`{"amount":5000.01,"currency":"EUR"}`),
+				"an amount that cannot be read": refund(`{"amount":"1","currency":"EUR"}`),
+				"no amount":                     refund(`{"currency":"EUR"}`),
+				"another agent":                 {tool: tool("refund"), who: account("agents", "intern"), args: `{"amount":1,"currency":"EUR"}`},
+				"another tool":                  {tool: tool("refund-all"), who: account("agents", "support-agent"), args: `{"amount":1,"currency":"EUR"}`},
+			},
+		},
+		"Two persons for a dangerous tool": {
+			allowed: map[string]docCall{
+				"a Tool without the label": {tool: tool("x"), beside: everything},
+				"one of little danger":     {tool: tool("x", label("danger", "low")), beside: everything},
+			},
+			obliged: map[string]docCall{
+				"whoever calls":           docCall{tool: tool("x", label("danger", "high")), who: account("agents", "a"), beside: everything}.needs(pair),
+				"the on-call themselves":  docCall{tool: tool("x", label("danger", "high")), who: oncall, beside: everything}.needs(pair),
+				"whatever the Tool's own": docCall{tool: tool("x", label("danger", "high"), effects(v1alpha1.SideEffectsNone)), beside: everything}.needs(pair),
+			},
+			refused: map[string]docCall{
+				"nothing allows it":             {tool: tool("x", label("danger", "high"))},
+				"nor what needs no two persons": {tool: tool("x")},
+			},
+		},
+		"Budgets": {
+			allowed: map[string]docCall{
+				"a person has none":           {tool: tool("x"), who: dev, now: noon, beside: everything},
+				"nor for the tools that cost": {tool: tool("x", label("cost", "paid")), who: dev, now: midnight, beside: everything},
+			},
+			obliged: map[string]docCall{
+				"an agent":           docCall{tool: read, who: account("agents", "a"), now: noon, beside: everything}.needs(eachAgent...),
+				"a tool that costs":  docCall{tool: tool("x", label("cost", "paid"), effects(v1alpha1.SideEffectsNone)), who: account("agents", "a"), now: midnight, beside: everything}.needs(append(eachAgent, paid)...),
+				"a change by day":    docCall{tool: change, who: account("agents", "a"), now: noon, beside: everything}.needs(eachAgent...),
+				"a change at night":  docCall{tool: change, who: account("agents", "a"), now: midnight, beside: everything}.needs(append([]string{night}, eachAgent...)...),
+				"a read at night":    docCall{tool: read, who: account("agents", "a"), now: midnight, beside: everything}.needs(eachAgent...),
+				"a change at 06:00":  docCall{tool: change, who: account("agents", "a"), now: at("2026-12-02T05:00:00Z"), beside: everything}.needs(eachAgent...),
+				"and just before it": docCall{tool: change, who: account("agents", "a"), now: at("2026-12-02T04:59:59Z"), beside: everything}.needs(append([]string{night}, eachAgent...)...),
+			},
+			refused: map[string]docCall{
+				"a budget allows nothing":       {tool: read, who: account("agents", "a"), now: noon},
+				"nor does one that is not used": {tool: change, who: account("agents", "a"), now: midnight},
 			},
 		},
 		"Allow-list of URLs": {
@@ -261,8 +330,18 @@ func TestPoliciesOfTheDocs(t *testing.T) {
 			t.Errorf("%s: %d policies, %d calls to allow and %d to refuse", heading, len(policies[heading]), len(test.allowed), len(test.refused))
 		}
 		for reason, call := range test.allowed {
-			if d := call.decide(t, policies[heading]); !d.Allowed {
+			d := call.decide(t, policies[heading])
+			if !d.Allowed {
 				t.Errorf("%s: %s: refused: %s", heading, reason, d.Message)
+			}
+			if o := obligations(d); len(o) > 0 {
+				t.Errorf("%s: %s: has obligations %q", heading, reason, o)
+			}
+		}
+		for reason, call := range test.obliged {
+			d := call.decide(t, policies[heading])
+			if o := obligations(d); !d.Allowed || !slices.Equal(o, call.obligations) {
+				t.Errorf("%s: %s: allowed: %v %s; obligations %q, want %q", heading, reason, d.Allowed, d.Message, o, call.obligations)
 			}
 		}
 		for reason, call := range test.refused {
@@ -289,6 +368,37 @@ type docCall struct {
 	context map[string]v1alpha1.ContextValue
 	now     time.Time
 	beside  *Policy // stands there, too
+	// obligations of an allowed call, approvals first, as obligations words them.
+	obligations []string
+}
+
+func (c docCall) needs(obligations ...string) docCall {
+	c.obligations = obligations
+	return c
+}
+
+// obligations puts into words what a decision asks for.
+func obligations(d Decision) (out []string) {
+	for _, a := range d.Approvals {
+		var who []string
+		for _, s := range a.Approvers {
+			who = append(who, string(s.Kind)+" "+s.Name)
+		}
+		out = append(out, fmt.Sprintf("%s: %d of %s in %s", a.Rule.Rule, a.Required, strings.Join(who, ", "), a.ExpireAfter))
+	}
+	for _, l := range d.Limits {
+		per := ""
+		if l.PerCaller {
+			per = " per caller"
+		}
+		if l.MaxConcurrent > 0 {
+			out = append(out, fmt.Sprintf("%s: %d at once%s, waiting %s", l.Rule.Rule, l.MaxConcurrent, per, l.MaxWait))
+		}
+		if l.MaxCalls > 0 {
+			out = append(out, fmt.Sprintf("%s: %d in %s%s", l.Rule.Rule, l.MaxCalls, l.Window, per))
+		}
+	}
+	return out
 }
 
 // decide passes both halves, as a call does.

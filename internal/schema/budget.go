@@ -2,7 +2,6 @@ package schema
 
 import (
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v5"
@@ -13,34 +12,51 @@ import (
 // steps cannot tell: that is why the time is bounded, too. Values that fit never come near it.
 type budget struct {
 	left     int
-	deadline time.Time
+	toll     int // what each step costs besides, see longPlace
+	interval int // steps from one look at the clock to the next, at least
+	deadline time.Duration
 	checked  int // steps left when the clock was last read
 }
 
-func newBudget() budget {
-	return budget{left: maxSteps, deadline: time.Now().Add(maxTime), checked: maxSteps}
+// newBudget starts the time of a validation in this thread.
+func newBudget(toll int) budget {
+	return budget{left: maxSteps, toll: toll, interval: 256, deadline: threadTime() + maxTime, checked: maxSteps}
 }
 
 // spend panics with a *BoundError when the budget is spent: the library has no other way to stop.
 func (b *budget) spend(steps int) {
-	b.left -= steps
+	b.left -= steps * (1 + b.toll)
 	if b.left < 0 {
 		panic(&BoundError{"the validation is not done after %d steps", maxSteps, maxSteps, "steps"})
 	}
-	if b.checked-b.left > 256 {
+	if b.checked-b.left > b.interval {
 		b.checked = b.left
-		if time.Now().After(b.deadline) {
+		if threadTime() > b.deadline {
 			panic(&BoundError{"the validation is not done after %d seconds", int(maxTime.Seconds()), int(maxTime.Seconds()), "seconds"})
 		}
 	}
 }
 
-// extension is a keyword that every schema has, unseen: it charges the budget, and it makes `enum: []` accept nothing
-// (the library lets everything pass there).
-type extension struct{ budget *budget }
+var started = time.Now()
 
-// Compile prepares the check of one schema: the costs that depend on the schema alone.
+// wallTime is the time since the program began.
+func wallTime() time.Duration { return time.Since(started) }
+
+// extension is a keyword that every schema has, unseen: it charges the budget, makes `enum: []` accept nothing (the library
+// lets everything pass there), and does the work of uniqueItems (see duplicate).
+type extension struct {
+	budget   *budget
+	compiled *int // schemas so far
+}
+
+// Compile prepares the check of one schema: the costs that depend on the schema alone. It is called for every schema that
+// the library compiles, and ends that when it compiles the same ones again and again: it does so for references into
+// unknown keywords, deepest first.
 func (e extension) Compile(_ jsonschema.CompilerContext, schema map[string]any) (jsonschema.ExtSchema, error) {
+	if *e.compiled++; *e.compiled > maxCompiled {
+		return nil, &BoundError{"the schema compiles into more than %d schemas: put what is referred to under $defs",
+			maxCompiled, maxCompiled, "schemas"}
+	}
 	check := &check{budget: e.budget, cost: 1}
 	if enum, ok := schema["enum"].([]any); ok {
 		check.emptyEnum = len(enum) == 0
@@ -49,9 +65,21 @@ func (e extension) Compile(_ jsonschema.CompilerContext, schema map[string]any) 
 	if value, ok := schema["const"]; ok {
 		check.cost += size(value)
 	}
-	for _, keyword := range []string{"properties", "required", "dependencies", "dependentRequired", "dependentSchemas",
+	check.unique = schema["uniqueItems"] == true
+	for _, keyword := range []string{"properties", "dependencies", "dependentRequired", "dependentSchemas",
 		"allOf", "anyOf", "oneOf", "prefixItems"} {
 		check.cost += members(schema[keyword])
+	}
+	quoted := []any{schema["required"], schema["pattern"], schema["format"]} // in errors
+	for _, keyword := range []string{"dependencies", "dependentRequired"} {
+		for _, value := range object(schema[keyword]) {
+			if names, ok := value.([]any); ok {
+				quoted = append(quoted, names)
+			}
+		}
+	}
+	for _, value := range quoted {
+		check.cost += size(value) - 1
 	}
 	for _, pattern := range patternsOf(schema) {
 		instructions, _ := patternSize(pattern)
@@ -65,6 +93,7 @@ type check struct {
 	cost      int // of any value
 	patterns  int // of every 64 bytes of a string and every member of an object
 	emptyEnum bool
+	unique    bool
 }
 
 // Validate charges what the other keywords of this schema have cost, including the subschemas that failed at once by their
@@ -84,6 +113,12 @@ func (c *check) Validate(ctx jsonschema.ValidationContext, value any) error {
 	c.budget.spend(c.cost + length*(1+c.patterns))
 	if c.emptyEnum {
 		return ctx.Error("enum", "no value is allowed")
+	}
+	if items, ok := value.([]any); ok && c.unique {
+		c.budget.spend(size(items))
+		if i, j, found := duplicate(items); found {
+			return ctx.Error("uniqueItems", "items at index %d and %d are equal", i, j)
+		}
 	}
 	return nil
 }
@@ -116,91 +151,4 @@ func size(value any) int {
 		n += len(v) / 16
 	}
 	return n
-}
-
-// shape is what the in-place keywords ($ref, allOf, anyOf …) of a schema do to one value.
-type shape struct {
-	depth       int // schemas applied inside one another, at most
-	evaluations int // schemas applied in all, a schema that is reached in two ways twice; saturates
-}
-
-// shapeOf returns the worst shape of root and every schema below it. Loops were refused when compiling, or ($dynamicRef,
-// $recursiveRef) are found when validating.
-func shapeOf(root *jsonschema.Schema) shape {
-	const saturated = 1 << 30
-	shapes := map[*jsonschema.Schema]shape{}
-	var measure func(s *jsonschema.Schema) shape
-	measure = func(s *jsonschema.Schema) shape {
-		if known, ok := shapes[s]; ok {
-			return known
-		}
-		shapes[s] = shape{} // a loop ends here
-		own := shape{depth: 1, evaluations: 1}
-		for _, next := range inPlace(s) {
-			below := measure(next)
-			own.depth = max(own.depth, below.depth+1)
-			own.evaluations = min(own.evaluations+below.evaluations, saturated)
-		}
-		shapes[s] = own
-		return own
-	}
-	worst := shape{}
-	seen := map[*jsonschema.Schema]bool{}
-	queue := []*jsonschema.Schema{root}
-	for len(queue) > 0 {
-		s := queue[0]
-		queue = queue[1:]
-		if seen[s] {
-			continue
-		}
-		seen[s] = true
-		own := measure(s)
-		worst = shape{max(worst.depth, own.depth), max(worst.evaluations, own.evaluations)}
-		queue = append(append(queue, inPlace(s)...), children(s)...)
-	}
-	return worst
-}
-
-// inPlace returns the schemas that s applies to the same value.
-func inPlace(s *jsonschema.Schema) []*jsonschema.Schema {
-	next := []*jsonschema.Schema{s.Ref, s.RecursiveRef, s.DynamicRef, s.Not, s.If, s.Then, s.Else}
-	next = append(append(append(next, s.AllOf...), s.AnyOf...), s.OneOf...)
-	for _, dependency := range s.Dependencies {
-		if schema, ok := dependency.(*jsonschema.Schema); ok {
-			next = append(next, schema)
-		}
-	}
-	for _, schema := range s.DependentSchemas {
-		next = append(next, schema)
-	}
-	return slices.DeleteFunc(next, isNil)
-}
-
-func isNil(s *jsonschema.Schema) bool { return s == nil }
-
-// children returns the schemas that s applies to members and items of the value.
-func children(s *jsonschema.Schema) []*jsonschema.Schema {
-	next := unnamedChildren(s)
-	for _, schema := range s.Properties {
-		next = append(next, schema)
-	}
-	for _, schema := range s.PatternProperties {
-		next = append(next, schema)
-	}
-	return next
-}
-
-// unnamedChildren returns the children that do not depend on the name of a member.
-func unnamedChildren(s *jsonschema.Schema) []*jsonschema.Schema {
-	next := []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema}
-	next = append(next, s.PrefixItems...)
-	for _, value := range []any{s.AdditionalProperties, s.Items, s.AdditionalItems} {
-		switch v := value.(type) {
-		case *jsonschema.Schema:
-			next = append(next, v)
-		case []*jsonschema.Schema:
-			next = append(next, v...)
-		}
-	}
-	return slices.DeleteFunc(next, isNil)
 }

@@ -21,7 +21,10 @@ func explainCompile(doc any, err error) error {
 	var invalid *jsonschema.ValidationError
 	var load *loadError
 	var loop jsonschema.InfiniteLoopError
+	var bound *BoundError
 	switch {
+	case errors.As(err, &bound):
+		return bound
 	case errors.As(err, &invalid):
 		return &CompileError{explainMeta(doc, invalid)}
 	case errors.As(err, &load):
@@ -159,6 +162,16 @@ func (s *Schema) explainInvalid(value any, err error) error {
 	return fmt.Errorf("the validator failed: %s", cleanLocation(err.Error()))
 }
 
+// maxWorded is how many errors are worded, however alike they turn out: wording one may compile all the regular expressions
+// of a schema.
+const maxWorded = 64
+
+// wording words errors, as long as there are some left to word.
+type wording struct {
+	word func(*jsonschema.ValidationError) Violation
+	left int
+}
+
 // explain picks the relevant leaves of an error tree and words each, sorted so that the same value gets the same answer.
 func explain(root *jsonschema.ValidationError, word func(*jsonschema.ValidationError) Violation) []Violation {
 	violations := []Violation{}
@@ -170,22 +183,27 @@ func explain(root *jsonschema.ValidationError, word func(*jsonschema.ValidationE
 			cmp.Compare(a.InstanceLocation, b.InstanceLocation),
 			cmp.Compare(a.KeywordLocation, b.KeywordLocation))
 	})
+	words := wording{word, maxWorded}
 	for _, leaf := range leaves {
-		var v Violation
-		if isChoice(leaf) && len(leaf.Causes) > 0 {
-			v = wordChoice(leaf, word)
-		} else {
-			v = word(leaf)
-		}
+		v := words.of(leaf)
 		if line := v.String(); !seen[line] {
 			seen[line] = true
 			violations = append(violations, v)
 		}
-		if len(violations) == maxViolations {
+		if len(violations) == maxViolations || words.left <= 0 {
 			break
 		}
 	}
 	return violations
+}
+
+// of words one leaf.
+func (w *wording) of(leaf *jsonschema.ValidationError) Violation {
+	if isChoice(leaf) && len(leaf.Causes) > 0 {
+		return w.choice(leaf)
+	}
+	w.left--
+	return w.word(leaf)
 }
 
 // relevant returns the errors that say something: it looks through $ref, allOf and if, and for anyOf and oneOf it takes
@@ -245,20 +263,19 @@ func closest(choice *jsonschema.ValidationError) []*jsonschema.ValidationError {
 
 func depth(e *jsonschema.ValidationError) int { return strings.Count(e.InstanceLocation, "/") }
 
-// wordChoice words a choice of which no alternative fits the value itself: what each of the first few expects.
-func wordChoice(choice *jsonschema.ValidationError, word func(*jsonschema.ValidationError) Violation) Violation {
+// choice words a choice of which no alternative fits the value itself: what each of the first few expects.
+func (w *wording) choice(choice *jsonschema.ValidationError) Violation {
 	v := Violation{Pointer: instancePointer(choice), Keyword: lastKeyword(choice.KeywordLocation)}
 	const shown = 4
 	var expected []string
 	got := ""
-	for _, cause := range choice.Causes {
-		leaf := relevant(cause)[0] // never empty: an error is its own cause at least
-		var message string
-		if isChoice(leaf) && len(leaf.Causes) > 0 {
-			message = wordChoice(leaf, word).Message
-		} else {
-			message = word(leaf).Message
+	unworded := 0
+	for i, cause := range choice.Causes {
+		if i > 0 && w.left <= 0 {
+			unworded = len(choice.Causes) - i
+			break
 		}
+		message := w.of(relevant(cause)[0]).Message // never empty: an error is its own cause at least
 		before, after, cut := strings.Cut(message, gotSeparator)
 		if cut {
 			got = after
@@ -268,9 +285,9 @@ func wordChoice(choice *jsonschema.ValidationError, word func(*jsonschema.Valida
 		}
 	}
 	more := ""
-	if len(expected) > shown {
-		more = fmt.Sprintf("; or one of %d more", len(expected)-shown)
-		expected = expected[:shown]
+	if n := max(0, len(expected)-shown) + unworded; n > 0 {
+		more = fmt.Sprintf("; or one of %d more", n)
+		expected = expected[:min(len(expected), shown)]
 	}
 	v.Message = strings.Join(expected, "; or ") + more
 	if got != "" {

@@ -15,10 +15,8 @@ import (
 // library's own metaschemas, which then takes the place of the schema.
 func checkIdentities(doc any) (err error) {
 	keyword := "$id"
-	if root := object(doc); root != nil {
-		if dialect, _ := root["$schema"].(string); strings.Contains(dialect, "/draft-04/") {
-			keyword = "id"
-		}
+	if dialect, _ := object(doc)["$schema"].(string); strings.Contains(dialect, "/draft-04/") {
+		keyword = "id"
 	}
 	visitIdentities(doc, []string{keyword}, func(schema map[string]any, tokens []string, location string) bool {
 		id, ok := schema[keyword].(string)
@@ -56,7 +54,7 @@ func visitIdentities(doc any, keywords []string, visit func(schema map[string]an
 	})
 }
 
-// resolve makes a reference absolute as the library does: to a urn: it appends what url.URL would put in its place. What is
+// resolve makes a reference absolute as the library does, which appends to a urn: what url.URL would put in its place. What is
 // no reference it returns as it is, for the library to refuse.
 func resolve(base, reference string) string {
 	u, err := url.Parse(reference)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -24,14 +25,16 @@ import (
 // Bounds of a schema and of one validation. Each is named by the BoundError that it causes.
 const (
 	maxSchemaBytes   = 256 << 10
-	maxSchemaDepth   = 128              // arrays and objects of the schema's JSON; compiling recurses
-	maxSubschemas    = 5000             // compiling is quadratic in them
-	maxInPlaceDepth  = 50               // schemas applied to one value, one inside the other ($ref, allOf …)
-	maxEvaluations   = 10_000           // schemas applied to one value in all
-	maxSteps         = 1 << 20          // see budget
-	maxTime          = 10 * time.Second // generous: a value that fits, within maxSteps, must pass on a slow machine, too
-	maxInstanceBytes = 2 << 20          // 256 KiB of control characters are 1.5 MiB as a JSON string
-	maxPathWork      = 1 << 29          // see checkPaths
+	maxSchemaDepth   = 128  // arrays and objects of the schema's JSON; compiling recurses
+	maxSubschemas    = 5000 // compiling is quadratic in them
+	maxCompiled      = 2 * maxSubschemas
+	maxInPlaceDepth  = 50              // schemas applied to one value, one inside the other ($ref, allOf …)
+	maxEvaluations   = 10_000          // schemas applied to one value in all
+	maxSteps         = 1 << 20         // see budget
+	maxTime          = 3 * time.Second // of the CPU; a value that fits, within maxSteps, takes one and must pass on a slow one
+	maxInstanceBytes = 2 << 20         // 256 KiB of control characters are 1.5 MiB as a JSON string
+	maxPathWork      = 1 << 29         // see checkPaths
+	maxMetaWork      = 1 << 22         // bytes of a value times schemas applied to it, where a metaschema charges no steps
 )
 
 // baseURL is where a schema without $id stands. No loader knows the scheme.
@@ -43,8 +46,11 @@ type Schema struct {
 	properties map[string]struct{}
 	doc        any  // the schema as decoded, to explain violations
 	secrets    bool // some value must not be shown
+	graph      graph
 	shape      shape
-	patterns   int // see patternSizes
+	patterns   int  // see patternSizes
+	longPlace  int  // see longPlace
+	metaschema bool // refers to a metaschema of a draft, as the library brings it, which charges no budget
 
 	mu       sync.Mutex
 	budget   *budget
@@ -90,6 +96,13 @@ func compile(raw []byte, opts options) (s *Schema, err error) {
 	if n := countSubschemas(doc); n > maxSubschemas {
 		return nil, &BoundError{"the schema has about %d subschemas", n, maxSubschemas, "subschemas"}
 	}
+	// Where the metaschema is violated, its own schemas stand four deep at every level of the text.
+	if _, err := checkPaths(raw, 4, 0, "schema"); err != nil {
+		return nil, err
+	}
+	if err := checkPlaces(doc); err != nil {
+		return nil, err
+	}
 	if err := checkDialect(doc); err != nil {
 		return nil, err
 	}
@@ -103,27 +116,36 @@ func compile(raw []byte, opts options) (s *Schema, err error) {
 	if err != nil {
 		return nil, err
 	}
-	clampCounts(doc)
-	text, err := json.Marshal(doc)
+	text, err := textForLibrary(raw)
 	if err != nil {
 		return nil, fmt.Errorf("the schema cannot be compiled: %w", err)
 	}
 
 	s = &Schema{doc: doc, secrets: hasSecrets(doc), properties: declaredProperties(doc), budget: &budget{}, patterns: patterns}
 	compiler := newCompiler(opts)
-	compiler.RegisterExtension("callgate", nil, extension{s.budget})
+	compiler.RegisterExtension("callgate", nil, extension{s.budget, new(int)})
 	if err := compiler.AddResource(baseURL, bytes.NewReader(text)); err != nil {
 		return nil, explainCompile(doc, err)
 	}
 	if s.compiled, err = compiler.Compile(baseURL); err != nil {
 		return nil, explainCompile(doc, err)
 	}
-	for _, definition := range definitions(doc) { // those that nothing refers to, too: nothing wrong stays unseen
-		if _, err := compiler.Compile(baseURL + definition); err != nil {
-			return nil, explainCompile(doc, err)
+	// Definitions that nothing refers to, too: nothing wrong stays unseen.
+	defined, err := compileAll(compiler, definitions(doc))
+	if err != nil {
+		return nil, explainCompile(doc, err)
+	}
+	anchored, err := compileAll(compiler, dynamicAnchors(doc))
+	if err != nil {
+		return nil, explainCompile(doc, err)
+	}
+	for _, compiled := range newGraph(slices.Concat(defined, anchored, []*jsonschema.Schema{s.compiled})).all {
+		if compiled.Extensions != nil {
+			compiled.UniqueItems = false // the extension does it
 		}
 	}
-	s.shape = shapeOf(s.compiled)
+	s.graph = newGraph(append(anchored, s.compiled))
+	s.shape = s.graph.shape()
 	if s.shape.depth > maxInPlaceDepth {
 		return nil, &BoundError{"the schema applies %d schemas, one inside the other, to one value ($ref, allOf, anyOf …)",
 			s.shape.depth, maxInPlaceDepth, "inside one another"}
@@ -132,7 +154,31 @@ func compile(raw []byte, opts options) (s *Schema, err error) {
 		return nil, &BoundError{"the schema applies %d schemas to one value ($ref, allOf, anyOf … multiply)",
 			s.shape.evaluations, maxEvaluations, "schemas"}
 	}
+	s.longPlace = s.graph.longPlace()
+	s.metaschema = s.graph.usesMetaschema()
 	return s, nil
+}
+
+// compileAll compiles what stands at the places, URL fragments.
+func compileAll(compiler *jsonschema.Compiler, places []string) ([]*jsonschema.Schema, error) {
+	all := make([]*jsonschema.Schema, 0, len(places)+1)
+	for _, place := range places {
+		compiled, err := compiler.Compile(baseURL + place)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, compiled)
+	}
+	return all, nil
+}
+
+func textForLibrary(raw []byte) ([]byte, error) {
+	doc, err := jsonvalue.Decode(raw) // our own stays as it is written, to explain violations
+	if err != nil {
+		return nil, err
+	}
+	forLibrary(doc)
+	return json.Marshal(doc)
 }
 
 func newCompiler(opts options) *jsonschema.Compiler {
@@ -186,6 +232,10 @@ func (s *Schema) Validate(raw []byte) (err error) {
 	if len(raw) > maxInstanceBytes {
 		return &BoundError{"the value is %d bytes", len(raw), maxInstanceBytes, "bytes"}
 	}
+	if work := len(raw) * s.shape.evaluations; s.metaschema && work > maxMetaWork {
+		return &BoundError{"validating a value of this size against the metaschema that the schema refers to costs %d units of work",
+			work, maxMetaWork, "units"}
+	}
 	if work := len(raw) * s.patterns; work > maxPatternWork {
 		return &BoundError{"matching a value of this size with the regular expressions of the schema costs %d units of work",
 			work, maxPatternWork, "units"}
@@ -200,24 +250,30 @@ func (s *Schema) Validate(raw []byte) (err error) {
 		}
 		return err
 	}
-	if err := s.checkPaths(raw); err != nil {
+	depth, err := checkPaths(raw, s.shape.depth, s.longPlace, "value")
+	if err != nil {
 		return err
 	}
 	value, err := jsonvalue.Decode(raw)
 	if err != nil {
 		return &InvalidError{[]Violation{{Keyword: "json", Message: err.Error()}}}
 	}
-	if err := s.run(value); err != nil {
+	if err := s.run(value, depth); err != nil {
 		return s.explainInvalid(value, err)
 	}
 	return nil
 }
 
-// run validates under the lock that makes the step budget this validation's own.
-func (s *Schema) run(value any) error {
+// run validates under the lock that makes the step budget this validation's own. depth is that of the value.
+func (s *Schema) run(value any, depth int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*s.budget = newBudget()
+	runtime.LockOSThread() // its time is measured
+	defer runtime.UnlockOSThread()
+	*s.budget = newBudget(s.longPlace / 64 * (1 + depth) * s.shape.depth)
+	if s.metaschema {
+		s.budget.interval = 0
+	}
 	return s.compiled.Validate(value)
 }
 
@@ -241,15 +297,20 @@ func checkNumbers(raw []byte) error {
 	})
 }
 
-// checkPaths refuses a value for which reporting every part of it as wrong would fill the memory: the library then joins
-// the pointer to the part, and the path through the schema, which takes time by the square of its length.
-func (s *Schema) checkPaths(raw []byte) error {
+// checkPaths refuses a text for which reporting every part of it as wrong would fill the memory: the library then joins the
+// pointer to the part, and the path through the schema, which takes time by the square of its length. inPlace is how many
+// schemas stand inside one another at each part, at most, longPlace how many bytes each may have more than usual, what says
+// what the text is. It returns how deep the text is.
+func checkPaths(raw []byte, inPlace, longPlace int, what string) (depth int, err error) {
 	work := 0
-	return jsonvalue.Walk(raw, func(t jsonvalue.Token) error {
-		path := t.Depth * s.shape.depth
-		if work += 8*t.PointerBytes() + path*path; work > maxPathWork {
-			return &BoundError{"the paths to all parts of the value cost %d units of work", work, maxPathWork, "units"}
+	err = jsonvalue.Walk(raw, func(t jsonvalue.Token) error {
+		depth = max(depth, t.Depth)
+		path := t.Depth * inPlace
+		work += 8*(t.PointerBytes()+longPlace*(1+t.Depth)*inPlace) + path*path
+		if work > maxPathWork {
+			return &BoundError{"the paths to all parts of the " + what + " cost %d units of work", work, maxPathWork, "units"}
 		}
 		return nil
 	})
+	return depth, err
 }

@@ -45,8 +45,9 @@ func (x *explainer) describe(pointer string, value any) string {
 }
 
 // isSecret tells whether any schema that may apply to the value at pointer, or to a value around it, declares a secret. It
-// does not ask which alternatives the value fits: the doubt is for the secret.
+// does not ask which alternatives the value fits, nor, of long names, which regular expressions: the doubt is for the secret.
 func (s *Schema) isSecret(pointer string) bool {
+	const maxMatched = 4096 // times maxPatternSize is about maxPatternWork
 	here := []*jsonschema.Schema{s.compiled}
 	for tokens := strings.Split(pointer, "/")[1:]; ; tokens = tokens[1:] {
 		here = s.applied(here)
@@ -66,7 +67,7 @@ func (s *Schema) isSecret(pointer string) bool {
 				below = append(below, property)
 			}
 			for pattern, property := range schema.PatternProperties {
-				if pattern.MatchString(name) {
+				if len(pointer) > maxMatched || pattern.MatchString(name) {
 					below = append(below, property)
 				}
 			}
@@ -86,10 +87,7 @@ func (s *Schema) applied(schemas []*jsonschema.Schema) []*jsonschema.Schema {
 		}
 		seen[schema] = true
 		all = append(all, schema)
-		queue = append(queue, inPlace(schema)...)
-		if schema.DynamicRef != nil || schema.RecursiveRef != nil { // may lead to the outermost schema
-			queue = append(queue, s.compiled)
-		}
+		queue = append(queue, s.graph.inPlace(schema)...)
 	}
 	return all
 }

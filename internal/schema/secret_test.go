@@ -22,6 +22,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 		{"said of items", `{"prefixItems":[{}],"items":{"writeOnly":true,"type":"null"}}`, `[1,"hunter2"]`, "a string, not shown"},
 		{"said of all other properties", `{"properties":{"pin":{"type":"null"}},"additionalProperties":{"writeOnly":true}}`, `{"pin":"hunter2"}`, "a string, not shown"},
 		{"said in a schema reached by recursion", `{"$dynamicAnchor":"n","properties":{"pin":{"format":"password","type":"null"},"c":{"$dynamicRef":"#n"}}}`, `{"c":{"c":{"pin":"hunter2"}}}`, "/c/c/pin: type: expected null, but it is a string, not shown"},
+		{"said by a pattern that would take long to match", `{"patternProperties":{"pin$":{"writeOnly":true}},"additionalProperties":{"type":"null"}}`, `{"` + strings.Repeat("a", 5000) + `":"hunter2"}`, "a string, not shown"},
+		{"said in a schema that an anchor leads to", `{"$ref":"r","$defs":{"s":{"$id":"s","$dynamicAnchor":"n","writeOnly":true,"type":"null"},"r":{"$id":"r","properties":{"pin":{"$dynamicRef":"#n"}},"$defs":{"x":{"$dynamicAnchor":"n"}}}}}`, `{"pin":"hunter2"}`, "a string, not shown"},
 		{"the library's words are not used", `{"properties":{"pin":{"writeOnly":true,"allOf":[false]}}}`, `{"pin":"hunter2"}`, "a string, not shown"},
 		{"others are shown", `{"properties":{"pin":{"writeOnly":true},"a":{"type":"null"}}}`, `{"pin":"hunter2","a":"plain"}`, `it is the string "plain"`},
 		{"writeOnly false is no secret", `{"properties":{"a":{"type":"null","writeOnly":false}}}`, `{"a":"plain"}`, `it is the string "plain"`},

@@ -10,8 +10,10 @@ import (
 // into), it is taken for one.
 var (
 	schemaMaps = set("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-	plainData  = set("enum", "const", "default", "examples", "example", "required", "dependentRequired")
-	counts     = set("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")
+	single     = set("not", "if", "then", "else", "items", "additionalItems", "unevaluatedItems", "contains", "propertyNames",
+		"additionalProperties", "unevaluatedProperties", "contentSchema") // hold one schema
+	plainData = set("enum", "const", "default", "examples", "example", "required", "dependentRequired")
+	counts    = set("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")
 )
 
 func set(names ...string) map[string]bool {
@@ -65,21 +67,54 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
+// countSubschemas returns how many schemas doc holds. true and false count half: the library keeps a place for each, but
+// has less to do.
 func countSubschemas(doc any) int {
-	n := 0
-	visitSchemas(doc, nil, func(map[string]any, []string) bool { n++; return true })
-	return n
+	objects, booleans := 0, 0
+	countBoolean := func(value any) {
+		if _, ok := value.(bool); ok {
+			booleans++
+		}
+	}
+	visitSchemas(doc, nil, func(schema map[string]any, _ []string) bool {
+		objects++
+		for keyword, value := range schema {
+			members, isMap := value.(map[string]any)
+			items, isList := value.([]any)
+			switch {
+			case plainData[keyword]:
+			case single[keyword]:
+				countBoolean(value)
+			case isMap && schemaMaps[keyword]:
+				for _, member := range members {
+					countBoolean(member)
+				}
+			case isList:
+				for _, item := range items {
+					countBoolean(item)
+				}
+			}
+		}
+		return true
+	})
+	return objects + booleans/2
 }
 
-// clampCounts lowers counts such as maxLength to 2^53: no value is that long, and the library turns a larger one (often
-// the int64 maximum, by generators) into a negative number, which makes a maximum refuse and a minimum accept everything.
-func clampCounts(doc any) {
+// forLibrary changes a schema into one that means the same and that the library gets right: counts such as maxLength are
+// at most 2^53 (no value is that long, and the library turns a larger one, often the int64 maximum, by generators, into a
+// negative number, which makes a maximum refuse and a minimum accept everything), and see plainReference.
+func forLibrary(doc any) {
 	visitSchemas(doc, nil, func(schema map[string]any, _ []string) bool {
 		for keyword := range counts {
 			if number, ok := schema[keyword].(json.Number); ok {
 				if f, err := number.Float64(); err == nil && f > 1<<53 {
 					schema[keyword] = json.Number(strconv.Itoa(1 << 53))
 				}
+			}
+		}
+		for _, keyword := range references {
+			if reference, ok := schema[keyword].(string); ok {
+				schema[keyword] = plainReference(reference)
 			}
 		}
 		return true

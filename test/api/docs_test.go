@@ -9,15 +9,18 @@ import (
 	"testing"
 )
 
-// The API server takes every object that the pages about policies show, with
-// no field unknown.
+// The API server takes every object that these pages show, with no field
+// unknown.
 func TestObjectsOfTheDocs(t *testing.T) {
 	paths := map[string]string{
+		"Tool":              "/apis/callgate.dev/v1alpha1/namespaces/default/tools",
+		"ToolCall":          "/apis/callgate.dev/v1alpha1/namespaces/default/toolcalls",
 		"ToolPolicy":        "/apis/callgate.dev/v1alpha1/namespaces/default/toolpolicies",
 		"ClusterToolPolicy": "/apis/callgate.dev/v1alpha1/clustertoolpolicies",
+		"ToolCallApproval":  "/apis/callgate.dev/v1alpha1/namespaces/default/toolcallapprovals",
 		"ClusterRole":       "/apis/rbac.authorization.k8s.io/v1/clusterroles",
 	}
-	for _, file := range []string{"policies.md", "toolpolicy.md", "clustertoolpolicy.md"} {
+	for _, file := range []string{"policies.md", "toolpolicy.md", "clustertoolpolicy.md", "tool.md", "toolcall.md", "duplicates-and-limits.md", "approvals.md", "toolcallapproval.md"} {
 		page, err := os.ReadFile(filepath.Join("../../docs", file))
 		if err != nil {
 			t.Fatal(err)
