@@ -27,7 +27,7 @@ import (
 
 const (
 	// spread is how long the calls of a round go on to be made.
-	spread = 35 * time.Second
+	spread = 30 * time.Second
 	// maxLife bounds how long a controller lives before it is killed: about
 	// twice as long as it takes to lead, so that some never come to it.
 	maxLife = 6 * time.Second
@@ -56,17 +56,17 @@ type kind struct {
 
 // The mix: 200 calls of a round. The sandboxes are what takes the time.
 var mix = []kind{
-	{name: "quick", n: 26, tool: "quick", rest: `echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1},
-	{name: "slow", n: 14, tool: "slow", rest: `sleep "$1"; echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1, mods: []func(*v1alpha1.ToolSpec){cluster.Timeout(60)}},
-	{name: "failing", n: 10, tool: "failing", rest: `echo no >&2; exit 3`, starts: 1, code: v1alpha1.ErrorToolFailed},
-	{name: "timeout", n: 6, tool: "timeout", rest: `sleep 1000`, starts: 1, mods: []func(*v1alpha1.ToolSpec){cluster.Timeout(5)}, code: v1alpha1.ErrorToolTimeout},
-	{name: "retried", n: 4, tool: "retried", rest: `exit 75`, starts: 2, code: v1alpha1.ErrorToolFailed, retryable: true},
-	{name: "in-turn", n: 8, tool: "in-turn", rest: `echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1},
-	{name: "rated", n: 10, tool: "rated", rest: `echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1, limited: 4},
+	{name: "quick", n: 18, tool: "quick", rest: `echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1},
+	{name: "slow", n: 10, tool: "slow", rest: `sleep "$1"; echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1, mods: []func(*v1alpha1.ToolSpec){cluster.Timeout(60)}},
+	{name: "failing", n: 8, tool: "failing", rest: `echo no >&2; exit 3`, starts: 1, code: v1alpha1.ErrorToolFailed},
+	{name: "timeout", n: 4, tool: "timeout", rest: `sleep 1000`, starts: 1, mods: []func(*v1alpha1.ToolSpec){cluster.Timeout(5)}, code: v1alpha1.ErrorToolTimeout},
+	{name: "retried", n: 3, tool: "retried", rest: `exit 75`, starts: 2, code: v1alpha1.ErrorToolFailed, retryable: true},
+	{name: "in-turn", n: 6, tool: "in-turn", rest: `echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1},
+	{name: "rated", n: 8, tool: "rated", rest: `echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, starts: 1, limited: 4},
 	{name: "keyed", n: 40, tool: "keyed", rest: `sleep 0.3; echo "\"$CALLGATE_IDEMPOTENCY_KEY\""`, group: 5, starts: 1},
-	{name: "invalid", n: 32, tool: "quick", args: `{"seconds":"2"}`, code: v1alpha1.ErrorInvalidArguments},
-	{name: "forbidden", n: 30, tool: "forbidden", rest: `echo 1`, code: v1alpha1.ErrorToolNotAllowed},
-	{name: "unknown", n: 20, tool: "absent", code: v1alpha1.ErrorToolNotFound},
+	{name: "invalid", n: 40, tool: "quick", args: `{"seconds":"2"}`, code: v1alpha1.ErrorInvalidArguments},
+	{name: "forbidden", n: 36, tool: "forbidden", rest: `echo 1`, code: v1alpha1.ErrorToolNotAllowed},
+	{name: "unknown", n: 27, tool: "absent", code: v1alpha1.ErrorToolNotFound},
 }
 
 // The controller is killed at random moments while calls of all kinds are made,
