@@ -2,6 +2,7 @@ package faults
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -71,7 +72,7 @@ func TestDeadlineOverEveryWait(t *testing.T) {
 				cluster.WaitFor(ctx, t, policy, &v1alpha1.ToolPolicyList{}, func(p *v1alpha1.ToolPolicy) bool { return p.Status.ObservedGeneration == p.Generation },
 					func(p *v1alpha1.ToolPolicy) string { return cluster.JSONOf(t, p.Status) })
 			}
-			tool := cluster.NewToolIn(ctx, t, namespace, "tool", tc.command, cluster.Timeout(900), func(s *v1alpha1.ToolSpec) {
+			tool := cluster.NewToolIn(ctx, t, namespace, "tool", tc.command, cluster.Timeout(60), func(s *v1alpha1.ToolSpec) {
 				s.StartDeadlineSeconds = 900
 				if tc.tool != nil {
 					tc.tool(s)
@@ -84,6 +85,12 @@ func TestDeadlineOverEveryWait(t *testing.T) {
 			if tc.first {
 				first := cluster.Propose(ctx, t, tool, "", func(s *v1alpha1.ToolCallSpec) { s.IdempotencyKey = key })
 				cluster.WaitReason(ctx, t, first, v1alpha1.ReasonRunning)
+				t.Cleanup(func() {
+					// Its namespace could not go before it has ended.
+					if err := client.IgnoreNotFound(cluster.Agent.Delete(context.WithoutCancel(ctx), first)); err != nil {
+						t.Error(err)
+					}
+				})
 			}
 			call := cluster.Propose(ctx, t, tool, "", func(s *v1alpha1.ToolCallSpec) {
 				s.IdempotencyKey, s.DeadlineSeconds = key, cmp.Or(tc.deadline, deadline)
