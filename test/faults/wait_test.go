@@ -87,9 +87,11 @@ func TestDeadlineOverEveryWait(t *testing.T) {
 				cluster.WaitReason(ctx, t, first, v1alpha1.ReasonRunning)
 				t.Cleanup(func() {
 					// Its namespace could not go before it has ended.
-					if err := client.IgnoreNotFound(cluster.Agent.Delete(context.WithoutCancel(ctx), first)); err != nil {
+					ctx := context.WithoutCancel(ctx)
+					if err := cluster.Agent.Delete(ctx, first); err != nil {
 						t.Error(err)
 					}
+					cluster.WaitGone(ctx, t, first)
 				})
 			}
 			call := cluster.Propose(ctx, t, tool, "", func(s *v1alpha1.ToolCallSpec) {
