@@ -44,6 +44,11 @@ func (r Retention) ttl(call *v1alpha1.ToolCall) time.Duration {
 	return min(r.DefaultTTL, r.MaxTTL)
 }
 
+// end is when a finished call is not kept any longer.
+func (r Retention) end(call *v1alpha1.ToolCall) time.Time {
+	return call.Status.CompletionTime.Add(r.ttl(call))
+}
+
 // due returns the calls that are not kept any longer, oldest end first, and when
 // the next one is due; zero if there is none.
 func (r Retention) due(calls []v1alpha1.ToolCall, now time.Time) (due []*v1alpha1.ToolCall, next time.Time) {
@@ -56,11 +61,18 @@ func (r Retention) due(calls []v1alpha1.ToolCall, now time.Time) (due []*v1alpha
 	slices.SortFunc(finished, func(a, b *v1alpha1.ToolCall) int {
 		return cmp.Or(a.Status.CompletionTime.Compare(b.Status.CompletionTime.Time), cmp.Compare(a.UID, b.UID))
 	})
-	over := len(finished) - r.MaxFinished
-	for i, call := range finished {
-		end := call.Status.CompletionTime.Add(r.ttl(call))
-		switch {
-		case i < over || !end.After(now):
+	over := -r.MaxFinished
+	for _, call := range finished {
+		if r.end(call).After(now) {
+			over++
+		}
+	}
+	for _, call := range finished {
+		switch end := r.end(call); {
+		case !end.After(now):
+			due = append(due, call)
+		case over > 0:
+			over--
 			due = append(due, call)
 		case next.IsZero() || end.Before(next):
 			next = end

@@ -42,6 +42,8 @@ func TestRetentionDue(t *testing.T) {
 			calls: []finished{{never, nil}, {time.Minute, nil}, {never, nil}}, next: 59 * time.Minute},
 		{reason: "what is due by its time counts for the cap, and frees it", retention: Retention{DefaultTTL: time.Hour, MaxTTL: time.Hour, MaxFinished: 2},
 			calls: []finished{{2 * time.Hour, nil}, {time.Minute, nil}, {2 * time.Minute, nil}}, due: []string{"a"}, next: 58 * time.Minute},
+		{reason: "what is due by its time frees the cap also if it is younger", retention: Retention{DefaultTTL: time.Hour, MaxTTL: time.Hour, MaxFinished: 2},
+			calls: []finished{{3 * time.Minute, nil}, {time.Minute, ptr.To[int32](1)}, {2 * time.Minute, nil}}, due: []string{"b"}, next: 57 * time.Minute},
 		{reason: "an end in the future, by a clock that was ahead, is not early", calls: []finished{{-5 * time.Minute, ptr.To[int32](0)}}, next: 5 * time.Minute},
 		{reason: "nor does it push out one that ended before", retention: Retention{DefaultTTL: time.Hour, MaxTTL: time.Hour, MaxFinished: 1},
 			calls: []finished{{-5 * time.Minute, nil}, {time.Minute, nil}}, due: []string{"b"}, next: 65 * time.Minute},
