@@ -194,7 +194,7 @@ func TestDuplicateFreed(t *testing.T) {
 	} {
 		t.Run(test.reason, func(t *testing.T) {
 			t.Parallel()
-			tools, _ := toolWith(t)
+			tools, _ := toolWith(t, func(s *v1alpha1.ToolSpec) { s.MaxRetries = ptr.To[int32](0) })
 			first := newCall(t, tools, "tool", withKey("k"))
 			jobOf(t, first)
 			second := newCall(t, tools, "tool", withKey("k"))

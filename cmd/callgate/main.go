@@ -48,6 +48,9 @@ func run() error {
 	if o.RunnerImage == "" {
 		return errors.New("--runner-image must be set to the image that holds the runner")
 	}
+	if o.MaxFinished < 1 || o.DefaultTTL < 0 || o.MaxTTL < 0 || o.KeepSandboxes < 0 {
+		return errors.New("--max-finished-calls must be at least 1, --default-ttl, --max-ttl and --keep-sandboxes must not be negative")
+	}
 	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
 		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
 	}

@@ -84,7 +84,7 @@ func start(s Starting) Verdict {
 	}
 	if s.Pod != nil && !s.State.Ended() {
 		// Not only when it runs: what was put into it may keep it from that.
-		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template.Spec); diff != "" {
+		if diff := sandbox.Differs(s.Pod, s.Want.Spec.Template); diff != "" {
 			return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox's pod was changed on its way: %s; an admission webhook may have done it", diff)
 		}
 	}

@@ -31,7 +31,7 @@ func starting() Starting {
 	}
 	s.Job.CreationTimestamp = metav1.NewTime(created.Add(2 * time.Second))
 	s.Since = s.Job.CreationTimestamp.Time
-	s.Pod.Spec = *s.Want.Spec.Template.Spec.DeepCopy()
+	s.Pod.Labels, s.Pod.Spec = s.Want.Spec.Template.Labels, *s.Want.Spec.Template.Spec.DeepCopy()
 	return s
 }
 

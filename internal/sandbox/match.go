@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -12,8 +14,8 @@ import (
 // it: an admission webhook or a person may have changed it on its way. It
 // returns what differs, or "". Fields that the API server and the scheduler
 // fill in are not compared.
-func Differs(pod *corev1.Pod, want corev1.PodSpec) string {
-	got := pod.Spec
+func Differs(pod *corev1.Pod, template corev1.PodTemplateSpec) string {
+	got, want := pod.Spec, template.Spec
 	for i, c := range got.InitContainers {
 		return fmt.Sprintf("spec.initContainers[%d] %q was added", i, c.Name)
 	}
@@ -27,6 +29,12 @@ func Differs(pod *corev1.Pod, want corev1.PodSpec) string {
 	}
 	if len(got.Containers) != 1 {
 		return fmt.Sprintf("spec.containers has %d containers, expected 1", len(got.Containers))
+	}
+	for _, label := range slices.Sorted(maps.Keys(template.Labels)) {
+		// Its NetworkPolicy knows it by them.
+		if pod.Labels[label] != template.Labels[label] {
+			return "metadata.labels[" + label + "] is not what Callgate asked for"
+		}
 	}
 	c, w := &got.Containers[0], &want.Containers[0]
 	for _, f := range []struct {
@@ -55,6 +63,10 @@ func Differs(pod *corev1.Pod, want corev1.PodSpec) string {
 		{"spec.hostIPC", !got.HostIPC},
 		{"spec.hostUsers", ptr.Equal(got.HostUsers, want.HostUsers)},
 		{"spec.runtimeClassName", ptr.Equal(got.RuntimeClassName, want.RuntimeClassName)},
+		{"spec.serviceAccountName", orDefault(got.ServiceAccountName, "default") == orDefault(want.ServiceAccountName, "default")},
+		{"spec.dnsPolicy", got.DNSPolicy == orDefault(want.DNSPolicy, corev1.DNSClusterFirst)},
+		{"spec.dnsConfig", equality.Semantic.DeepEqual(got.DNSConfig, want.DNSConfig)},
+		{"spec.hostAliases", len(got.HostAliases) == 0},
 		{"spec.automountServiceAccountToken", ptr.Equal(got.AutomountServiceAccountToken, want.AutomountServiceAccountToken)},
 		{"spec.restartPolicy", got.RestartPolicy == want.RestartPolicy},
 		{"spec.shareProcessNamespace", !ptr.Deref(got.ShareProcessNamespace, false)},

@@ -64,7 +64,7 @@ func TestDefaultsAreNoDifference(t *testing.T) {
 			p.Spec.NodeSelector = map[string]string{"sandbox": "yes"}
 			p.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("120Mi")}
 		}},
-		{"a label, which is no power", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }},
+		{"another label, which is no power", func(p *corev1.Pod) { p.Labels["a"] = "b" }},
 		{"what LimitRanger fills in", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests[corev1.ResourceEphemeralStorage] = resource.MustParse("1Gi")
 		}},
@@ -72,7 +72,7 @@ func TestDefaultsAreNoDifference(t *testing.T) {
 		template := Job(testInput(richTool())).Spec.Template
 		pod := livePod(t, template)
 		tc.change(pod)
-		if diff := Differs(pod, Job(testInput(richTool())).Spec.Template.Spec); diff != "" {
+		if diff := Differs(pod, Job(testInput(richTool())).Spec.Template); diff != "" {
 			t.Errorf("%s: %s", tc.reason, diff)
 		}
 	}
@@ -137,22 +137,31 @@ func TestEveryChangeOfPowerIsADifference(t *testing.T) {
 		{"automountServiceAccountToken", func(s *S) { s.AutomountServiceAccountToken = ptr.To(true) }},
 		{"restartPolicy", func(s *S) { s.RestartPolicy = corev1.RestartPolicyOnFailure }},
 		{"shareProcessNamespace", func(s *S) { s.ShareProcessNamespace = ptr.To(true) }},
+		{"serviceAccountName", func(s *S) { s.ServiceAccountName = "deployer" }},
+		{"dnsPolicy", func(s *S) { s.DNSPolicy = corev1.DNSClusterFirst }},
+		{"dnsConfig", func(s *S) { s.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}} }},
+		{"hostAliases", func(s *S) { s.HostAliases = []corev1.HostAlias{{IP: "192.0.2.1"}} }},
 		{"resourceClaims", func(s *S) { s.ResourceClaims = []corev1.PodResourceClaim{{}} }},
 	} {
 		job := Job(testInput(richTool()))
 		pod := livePod(t, job.Spec.Template)
 		tc.change(&pod.Spec)
-		if diff := Differs(pod, job.Spec.Template.Spec); !strings.Contains(diff, tc.field) {
+		if diff := Differs(pod, job.Spec.Template); !strings.Contains(diff, tc.field) {
 			t.Errorf("%s changed, Differs says %q", tc.field, diff)
 		}
 	}
 	job := Job(testInput(testTool(func(t *v1alpha1.Tool) { t.Spec.Isolation.RuntimeClassName = "gvisor" })))
 	pod := livePod(t, job.Spec.Template)
 	pod.Spec.RuntimeClassName = nil
-	if diff := Differs(pod, job.Spec.Template.Spec); !strings.Contains(diff, "runtimeClassName") {
+	if diff := Differs(pod, job.Spec.Template); !strings.Contains(diff, "runtimeClassName") {
 		t.Errorf("the RuntimeClass was removed, Differs says %q", diff)
 	}
-	if diff := Differs(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}, job.Spec.Template.Spec); diff == "" {
+	pod = livePod(t, job.Spec.Template)
+	delete(pod.Labels, v1alpha1.LabelToolUID)
+	if diff := Differs(pod, job.Spec.Template); !strings.Contains(diff, "labels[callgate.dev/tool-uid]") {
+		t.Errorf("the label of its NetworkPolicy was removed, Differs says %q", diff)
+	}
+	if diff := Differs(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}, job.Spec.Template); diff == "" {
 		t.Error("an empty pod is taken for a sandbox")
 	}
 }

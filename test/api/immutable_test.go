@@ -98,7 +98,7 @@ var specChanges = []specChange{
 	{field: "idempotencyKey", name: "removed", patch: `[{"op":"remove","path":"/spec/idempotencyKey"}]`,
 		reason: "without a key nothing is remembered"},
 	{field: "ttlSecondsAfterFinished", name: "added", patch: `[{"op":"add","path":"/spec/ttlSecondsAfterFinished","value":1}]`,
-		reason: "not served, so not even present", says: "not served by this version"},
+		reason: "how long a call is kept is asked for when it is made"},
 }
 
 const immutable = "spec is immutable: create a new ToolCall; only spec.cancel may change, from false to true"
