@@ -79,7 +79,10 @@ func (r *LeaseReconciler) setup(mgr ctrl.Manager) error {
 			// Only a cache that is not started fails.
 			_ = r.List(ctx, &held, client.MatchingFields{indexHolder: string(e.Object.GetUID())})
 			for i := range held.Items {
-				q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&held.Items[i])})
+				// Of one that was sent there is nothing to remove, and no hurry to note its end.
+				if !idempotency.Read(&held.Items[i]).Sent {
+					q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&held.Items[i])})
+				}
 			}
 		}}).
 		WithOptions(controller.Options{RateLimiter: retries()}).
