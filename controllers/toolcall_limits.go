@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -172,6 +173,12 @@ func claimOf(call *v1alpha1.ToolCall) limit.Claim {
 	return limit.Claim{UID: call.UID, Name: client.ObjectKeyFromObject(call), Since: call.CreationTimestamp.Time, Places: gate.PlacesHeld(call)}
 }
 
+// betweenAttempts says whether a call has a place from an attempt before.
+func betweenAttempts(call *v1alpha1.ToolCall) bool {
+	c := apimeta.FindStatusCondition(call.Status.Conditions, v1alpha1.ConditionSucceeded)
+	return c != nil && c.Reason == v1alpha1.ReasonRetrying
+}
+
 // restore brings the places into memory, once, that calls hold by their status.
 func (r *ToolCallReconciler) restore(ctx context.Context) error {
 	if r.restored.Load() {
@@ -188,7 +195,7 @@ func (r *ToolCallReconciler) restore(ctx context.Context) error {
 	}
 	for i := range calls.Items {
 		call := &calls.Items[i]
-		holds := openAttempt(call) != nil
+		holds := openAttempt(call) != nil || call.Status.StartingTime != nil || betweenAttempts(call)
 		if call.Status.ToolUID == "" || !holds && call.Status.QueueTime == nil {
 			continue
 		}
