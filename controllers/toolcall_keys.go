@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -142,13 +143,16 @@ func (r *ToolCallReconciler) noteSent(ctx context.Context, l *look) error {
 // settleKeys brings the end of a call to its keys, before anybody can see it in
 // the call's status and delete the call: they keep the result, or are free.
 func (r *ToolCallReconciler) settleKeys(ctx context.Context, call *v1alpha1.ToolCall, status *v1alpha1.ToolCallStatus) error {
-	if status.ToolUID == "" || call.Spec.Requester == nil {
+	if call.Spec.Requester == nil {
 		return nil // it never came to its keys
 	}
 	var held coordinationv1.LeaseList
-	if err := r.List(ctx, &held, client.MatchingFields{indexHolder: string(call.UID)}); err != nil {
+	if err := r.List(ctx, &held, client.InNamespace(gate.ToolNamespace(call)), client.MatchingFields{indexHolder: string(call.UID)}); err != nil {
 		return err
 	}
+	// Anybody can name the call as the holder of a Lease of another name, and would
+	// read its result there: an admission policy protects ours only.
+	held.Items = slices.DeleteFunc(held.Items, func(l coordinationv1.Lease) bool { return !strings.HasPrefix(l.Name, idempotency.LeasePrefix) })
 	// The cache may not have those that were taken a moment ago.
 	tool, err := r.toolWithUID(ctx, status.ToolUID)
 	if err != nil {

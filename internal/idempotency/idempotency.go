@@ -116,7 +116,15 @@ func Take(l *coordinationv1.Lease, k Key, tool *v1alpha1.Tool, call *v1alpha1.To
 }
 
 // Send notes that the call is about to be sent.
-func Send(l *coordinationv1.Lease) { l.Annotations[annotationSent] = "true" }
+func Send(l *coordinationv1.Lease) { annotate(l, annotationSent, "true") }
+
+// annotate writes into a Lease, which somebody may have damaged.
+func annotate(l *coordinationv1.Lease, key, value string) {
+	if l.Annotations == nil {
+		l.Annotations = map[string]string{}
+	}
+	l.Annotations[key] = value
+}
 
 // End notes the end of the call, and its result if that is not too large. From
 // now on the key expires.
@@ -130,7 +138,7 @@ func End(l *coordinationv1.Lease, result *v1alpha1.Result, now time.Time) error 
 		return fmt.Errorf("keep the result of an idempotencyKey: %w", err)
 	}
 	if len(text) <= MaxResultBytes {
-		l.Annotations[annotationResult] = string(text)
+		annotate(l, annotationResult, string(text))
 	}
 	return nil
 }

@@ -104,5 +104,10 @@ func TestReadIsLenient(t *testing.T) {
 		if r := Read(lease); r.Result != nil || r.Holder != "" {
 			t.Errorf("%+v", r)
 		}
+		lease.Annotations = nil
+		Send(lease)
+		if err := End(lease, &v1alpha1.Result{OK: ptr.To(true), Retryable: ptr.To(false)}, time.Unix(1, 0)); err != nil || Read(lease).Result == nil || !Read(lease).Sent {
+			t.Errorf("without annotations: %v, %+v", err, Read(lease))
+		}
 	}
 }
