@@ -31,6 +31,10 @@ const maxTakes = 3
 func (r *ToolCallReconciler) firstOfItsKeys(ctx context.Context, l *look) (gate.Verdict, error) {
 	for _, key := range idempotency.Keys(l.call, l.admitted.Tool, l.admitted.ArgsDigest) {
 		lease, verdict, err := r.takeKey(ctx, l, key)
+		if err == nil && verdict.Reason != v1alpha1.ReasonAwaitingFirstCall {
+			// Its Lease may stay as it is for a day, and this call waits for nothing.
+			r.waiters.remove(client.ObjectKey{Namespace: l.admitted.Tool.Namespace, Name: key.Lease}, client.ObjectKeyFromObject(l.call))
+		}
 		if err != nil || !verdict.Passed() {
 			return verdict, err
 		}
@@ -226,6 +230,15 @@ func (w *waiters) add(lease, call types.NamespacedName) {
 		w.calls[lease] = map[types.NamespacedName]struct{}{}
 	}
 	w.calls[lease][call] = struct{}{}
+}
+
+func (w *waiters) remove(lease, call types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.calls[lease], call)
+	if len(w.calls[lease]) == 0 {
+		delete(w.calls, lease)
+	}
 }
 
 // wake returns the calls that waited; those that still have to will say so again.
