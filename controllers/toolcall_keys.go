@@ -109,6 +109,9 @@ func (r *ToolCallReconciler) lookAtKey(ctx context.Context, l *look, key idempot
 // holder is the call that holds a key, nil if it is gone, for which the cache
 // is no proof.
 func holder(ctx context.Context, record idempotency.Record, cached, past client.Reader) (*v1alpha1.ToolCall, error) {
+	if record.Call.Name == "" || record.Call.Namespace == "" {
+		return nil, nil // damaged: no call, and no request for one, has such a name
+	}
 	for _, reader := range []client.Reader{cached, past} {
 		call := &v1alpha1.ToolCall{}
 		err := reader.Get(ctx, record.Call, call)
