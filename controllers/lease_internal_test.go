@@ -66,7 +66,7 @@ func TestKeyThatHasNoEnd(t *testing.T) {
 				lease.Annotations = map[string]string{v1alpha1.AnnotationCall: "agents/call"}
 			}
 			if tc.sent {
-				idempotency.Send(lease)
+				idempotency.Send(lease, 1)
 			}
 			objects := []client.Object{lease}
 			if !tc.gone {

@@ -138,7 +138,7 @@ func getLease(ctx context.Context, reader client.Reader, name client.ObjectKey) 
 func (r *ToolCallReconciler) noteSent(ctx context.Context, l *look) error {
 	for i, lease := range l.keys {
 		lease = lease.DeepCopy()
-		idempotency.Send(lease)
+		idempotency.Send(lease, l.plan.attempt.Number)
 		if err := r.Update(ctx, lease); err != nil {
 			return fmt.Errorf("note on an idempotency key that the call is sent: %w", err)
 		}

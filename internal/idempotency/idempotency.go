@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -115,8 +116,12 @@ func Take(l *coordinationv1.Lease, k Key, tool *v1alpha1.Tool, call *v1alpha1.To
 	}
 }
 
-// Send notes that the call is about to be sent.
-func Send(l *coordinationv1.Lease) { annotate(l, annotationSent, "true") }
+// Send notes that the call is about to be sent. The number of the attempt makes
+// each one a change of the Lease: whoever read it before, and takes the call for
+// one that ended with an earlier attempt, cannot free the key any more.
+func Send(l *coordinationv1.Lease, attempt int32) {
+	annotate(l, annotationSent, strconv.Itoa(int(attempt)))
+}
 
 // annotate writes into a Lease, which somebody may have damaged.
 func annotate(l *coordinationv1.Lease, key, value string) {
