@@ -27,6 +27,8 @@ const (
 	ratePrefix = "callgate-rate-"
 	// annotationWindow of such a Lease holds the calls that were counted.
 	annotationWindow = "callgate.dev/window"
+	// maxCounts is what status.limits holds; as many Limit rules match at most.
+	maxCounts = 64
 )
 
 // withinRates counts a call in each rate limit that matches it, once, or ends it.
@@ -112,6 +114,13 @@ func (l *look) counted(rate policy.Limit, now time.Time) {
 		if c.Policy == rate.Rule.Policy && c.Rule == rate.Rule.Rule {
 			return
 		}
+	}
+	if len(l.status.Limits) >= maxCounts {
+		// It has waited for long, and rules have come and gone; a status that the API
+		// server refuses would keep it from any end.
+		l.status.Limits = slices.DeleteFunc(l.status.Limits, func(c v1alpha1.LimitCount) bool {
+			return !slices.ContainsFunc(l.admitted.Limits, func(p policy.Limit) bool { return p.Rule.Policy == c.Policy && p.Rule.Rule == c.Rule })
+		})
 	}
 	l.status.Limits = append(l.status.Limits, v1alpha1.LimitCount{Policy: rate.Rule.Policy, Rule: rate.Rule.Rule, CountTime: metav1.NewMicroTime(now)})
 }
