@@ -307,3 +307,21 @@ func TestApprovalsAcrossARestart(t *testing.T) {
 		t.Errorf("granted is %s", got)
 	}
 }
+
+// A call that is being deleted, and stays for somebody's finalizer, does not begin.
+func TestCallBeingDeletedIsNotStarted(t *testing.T) {
+	t.Parallel()
+	tools := guarded(t)
+	call := callObject(tools, "tool")
+	call.Finalizers = []string{"example.com/keep"}
+	propose(t, agent, call)
+	call = awaiting(t, call)
+	if err := agent.Delete(t.Context(), call.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	approve(t, approver(t, "frida", finance), call)
+	ended := waitForEnd(t, call)
+	want{code: v1alpha1.ErrorCancelled, message: []string{"deletion of the call", "before the tool was started"}}.check(t, ended)
+	noSandbox(t, ended)
+	patch(t, admin, ended.DeepCopy(), `{"metadata":{"finalizers":null}}`)
+}

@@ -496,3 +496,32 @@ func TestDuplicatesAcrossRestart(t *testing.T) {
 	sameResult(t, running, duplicateOf(t, running, waits))
 	sameResult(t, running, duplicateOf(t, running, meanwhile))
 }
+
+// A Lease of somebody else that names a call as its holder gets nothing of the
+// call's result, and does not keep the call from its end.
+func TestForeignLeaseLearnsNothing(t *testing.T) {
+	t.Parallel()
+	tools, _ := toolWith(t)
+	call := newCall(t, tools, "tool", withKey("k"))
+	var leases []*coordinationv1.Lease
+	for _, namespace := range []string{tools, openNamespace(t), agentsNamespace} {
+		for _, annotations := range []map[string]string{nil, {"a": "b"}} {
+			lease := &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "mine-", Annotations: annotations, Labels: map[string]string{v1alpha1.LabelInstall: install}},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(string(call.UID))},
+			}
+			create(t, lease)
+			leases = append(leases, lease)
+		}
+	}
+	// The controller has had the time to see them.
+	waitForReason(t, newCall(t, tools, "tool"), v1alpha1.ReasonStarting)
+	startPod(t, call, prints(`"secret"`, 0))
+	want{}.check(t, waitForEnd(t, call))
+	for _, lease := range leases {
+		now := &coordinationv1.Lease{}
+		if !get(t, keyOf(lease), now) || now.ResourceVersion != lease.ResourceVersion {
+			t.Errorf("somebody's Lease became %s", show(now))
+		}
+	}
+}

@@ -114,6 +114,9 @@ func judgeState(call *v1alpha1.ToolCall) error {
 			expected = status.FailedStatus
 		}
 	}
+	if call.DeletionTimestamp != nil {
+		expected = status.TerminatingStatus
+	}
 	if computed.Status != expected {
 		wrong("kstatus is %s (%s), want %s", computed.Status, computed.Message, expected)
 	}

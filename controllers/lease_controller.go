@@ -6,6 +6,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/gate"
 	"callgate.dev/callgate/internal/idempotency"
 )
 
@@ -48,26 +50,44 @@ func (r *LeaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	case left > 0:
 		return ctrl.Result{RequeueAfter: min(left+time.Second, time.Hour)}, nil
 	}
-	return ignoreConflict(client.IgnoreNotFound(r.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})))
+	return r.remove(ctx, lease)
 }
 
-// orphan looks after the key of a call that has not ended: if the call is gone,
-// nobody else will.
+func (r *LeaseReconciler) remove(ctx context.Context, lease *coordinationv1.Lease) (ctrl.Result, error) {
+	return r.written(r.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}))
+}
+
+// written is what follows from the answer to a write.
+func (r *LeaseReconciler) written(err error) (ctrl.Result, error) {
+	if apierrors.IsForbidden(err) {
+		// Its namespace is closed, or never was opened: anybody can make a Lease of
+		// that name there, which must not keep us busy.
+		return ctrl.Result{RequeueAfter: orphanPause}, nil
+	}
+	return ignoreConflict(client.IgnoreNotFound(err))
+}
+
+// orphan looks after the key that has no end: if its call is gone, nobody else
+// will, nor if the call has ended and could not say so here.
 func (r *LeaseReconciler) orphan(ctx context.Context, lease *coordinationv1.Lease, record idempotency.Record, now time.Time) (ctrl.Result, error) {
 	call, err := holder(ctx, record, r.Client, r.APIReader)
+	var result *v1alpha1.Result
 	switch {
 	case err != nil:
 		return ctrl.Result{}, err
-	case call != nil:
+	case call != nil && (call.Status.Result == nil || lease.Namespace != gate.ToolNamespace(call)):
+		// Under way. Or not its Lease, which would tell its result to somebody else.
 		return ctrl.Result{RequeueAfter: orphanPause}, nil
-	case !record.Sent:
-		return ignoreConflict(client.IgnoreNotFound(r.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})))
+	case call != nil && gate.Frees(&call.Status), call == nil && !record.Sent:
+		return r.remove(ctx, lease)
+	case call != nil:
+		result = call.Status.Result
 	}
 	lease = lease.DeepCopy()
-	if err := idempotency.End(lease, nil, now); err != nil {
+	if err := idempotency.End(lease, result, now); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ignoreConflict(client.IgnoreNotFound(r.Update(ctx, lease)))
+	return r.written(r.Update(ctx, lease))
 }
 
 func (r *LeaseReconciler) setup(mgr ctrl.Manager) error {

@@ -458,3 +458,38 @@ func TestManyCallsUnderLimits(t *testing.T) {
 	}
 	rateLimited(t, newCall(t, tools, "tool"), fmt.Sprintf("allows %d calls", rate))
 }
+
+// A call that has its place, and is not sent yet, keeps it across a restart,
+// whoever is looked at first. It is not parallel, since it stops the controller
+// of all.
+func TestPlaceOfStartingCallAcrossRestarts(t *testing.T) {
+	tools, _ := toolWith(t, oneAtOnce, withRetries(3, v1alpha1.SideEffectsNonIdempotent))
+	call := newCall(t, tools, "tool")
+	podOf(t, call)
+	waitForReason(t, call, v1alpha1.ReasonStarting)
+	others := make([]*v1alpha1.ToolCall, 10)
+	for i := range others {
+		others[i] = newCall(t, tools, "tool")
+	}
+	for _, other := range others {
+		queued(t, other)
+	}
+	restartController(t, func() {})
+	waitForReason(t, newCall(t, tools, "tool"), v1alpha1.ReasonQueued)
+	tempFail(t, call, 1)
+	tempFail(t, call, 2)
+	waitForReason(t, waitForOutcome(t, call, 2), v1alpha1.ReasonRetrying)
+	restartController(t, func() {})
+	startAttempt(t, call, 3, prints("1", 0))
+	want{}.check(t, waitForEnd(t, call))
+	wasNever(t, call, v1alpha1.ReasonQueued)
+}
+
+func wasNever(t *testing.T, call *v1alpha1.ToolCall, reason string) {
+	t.Helper()
+	for _, state := range statesOf(t, call) {
+		if reasonOf(state) == reason {
+			t.Fatalf("the call was %s: %s", reason, show(state.Status))
+		}
+	}
+}

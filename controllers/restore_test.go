@@ -171,3 +171,18 @@ func TestSandboxNameTakenWhileTheCallWaits(t *testing.T) {
 		})
 	}
 }
+
+// A call that may have run before a restore keeps its key. It is not parallel,
+// since it stops the controller of all.
+func TestKeyAfterRestore(t *testing.T) {
+	tools, _ := toolWith(t)
+	first := newCall(t, tools, "tool", withKey("k"))
+	podOf(t, first)
+	waitForReason(t, first, v1alpha1.ReasonStarting)
+	restartController(t, func() {}, func(o *controllers.Options) { o.UnfinishedBefore = first.CreationTimestamp.Add(time.Second) })
+	first = waitForEnd(t, first)
+	want{code: v1alpha1.ErrorOutcomeUnknown, message: []string{"--unfinished-before"}}.check(t, first)
+	nextSecond(t, first)
+	sameResult(t, first, duplicateOf(t, first, newCall(t, tools, "tool", withKey("k"))))
+	restartController(t, func() {}) // as the other tests want it
+}

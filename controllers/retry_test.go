@@ -332,7 +332,11 @@ func TestSandboxesThatGetNoCallAreBounded(t *testing.T) {
 		return get(t, keyOf(call), now) && complete(now), now.Status
 	})
 	call = waitForEnd(t, call)
-	want{code: v1alpha1.ErrorToolUnavailable, retryable: true, message: []string{"before it got the call"}}.check(t, call)
+	want{code: v1alpha1.ErrorToolUnavailable, retryable: true}.check(t, call)
+	// The time may be over while one more is being made.
+	if m := call.Status.Result.Message; !contains(m, "before it got the call") && !contains(m, "startDeadlineSeconds (6)") {
+		t.Errorf("the message is %q", m)
+	}
 	if len(pods) < 2 || len(pods) > 6 {
 		t.Errorf("%d sandboxes in 6 seconds", len(pods))
 	}

@@ -57,7 +57,7 @@ func (r *SandboxReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, r.remove(ctx, job, false)
+	return r.remove(ctx, job, false)
 }
 
 // ofCall removes the sandbox of an attempt that is over. One whose tool has
@@ -68,7 +68,7 @@ func (r *SandboxReconciler) ofCall(ctx context.Context, job *batchv1.Job, call *
 		if !complete(call) {
 			return ctrl.Result{}, nil
 		}
-		return ctrl.Result{}, r.remove(ctx, job, false)
+		return r.remove(ctx, job, false)
 	}
 	reported := attempt.Outcome == v1alpha1.OutcomeReported
 	if reported && attempt.EndTime != nil {
@@ -76,7 +76,7 @@ func (r *SandboxReconciler) ofCall(ctx context.Context, job *batchv1.Job, call *
 			return ctrl.Result{RequeueAfter: min(left, r.KeepSandboxes)}, nil
 		}
 	}
-	return ctrl.Result{}, r.remove(ctx, job, reported)
+	return r.remove(ctx, job, reported)
 }
 
 // attemptIn is the attempt that was sent to a sandbox, nil if there is none.
@@ -89,8 +89,21 @@ func attemptIn(call *v1alpha1.ToolCall, sandbox string) *v1alpha1.Attempt {
 	return nil
 }
 
-// remove deletes the pod of a sandbox that may still work, then the Job.
-func (r *SandboxReconciler) remove(ctx context.Context, job *batchv1.Job, exits bool) error {
+// forbiddenPause is the pause after a sandbox was not to be removed.
+const forbiddenPause = time.Minute
+
+func (r *SandboxReconciler) remove(ctx context.Context, job *batchv1.Job, exits bool) (ctrl.Result, error) {
+	err := r.delete(ctx, job, exits)
+	if apierrors.IsForbidden(err) {
+		// Its namespace is closed, or never was opened: anybody can make a Job there
+		// that looks like ours, which must not keep us busy.
+		return ctrl.Result{RequeueAfter: forbiddenPause}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// delete deletes the pod of a sandbox that may still work, then the Job.
+func (r *SandboxReconciler) delete(ctx context.Context, job *batchv1.Job, exits bool) error {
 	if !exits {
 		var pods corev1.PodList
 		if err := r.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{indexCallUID: job.Labels[v1alpha1.LabelCallUID]}); err != nil {

@@ -53,7 +53,7 @@ func TestNothingIsRemovedOnAnOldState(t *testing.T) {
 			r := &ToolCallReconciler{Client: server, APIReader: server}
 			lease := idempotency.New(idempotency.Key{Lease: "callgate-key-1"}, &v1alpha1.Tool{}, call, "digest", "install", time.Now())
 			if tc.sent {
-				idempotency.Send(lease)
+				idempotency.Send(lease, 1)
 			}
 			status := &v1alpha1.ToolCallStatus{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, true, "it did not start")}
 			err := r.settleKey(t.Context(), lease, call, status)

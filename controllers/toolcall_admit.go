@@ -59,7 +59,7 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 		// It waits for something else, and must not stand in front of others.
 		r.wakeAll(r.queue.Release(call.UID))
 	}
-	verdict = gate.AfterAttempts(call.Status.Attempts, verdict)
+	verdict = gate.AfterAttempts(call.Status.Attempts, admitted.Tool, verdict)
 	if l.plan != nil {
 		switch err := r.noteSent(ctx, l); {
 		case apierrors.IsForbidden(err):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +31,10 @@ const maxTakes = 3
 func (r *ToolCallReconciler) firstOfItsKeys(ctx context.Context, l *look) (gate.Verdict, error) {
 	for _, key := range idempotency.Keys(l.call, l.admitted.Tool, l.admitted.ArgsDigest) {
 		lease, verdict, err := r.takeKey(ctx, l, key)
+		if err == nil && verdict.Reason != v1alpha1.ReasonAwaitingFirstCall {
+			// Its Lease may stay as it is for a day, and this call waits for nothing.
+			r.waiters.remove(client.ObjectKey{Namespace: l.admitted.Tool.Namespace, Name: key.Lease}, client.ObjectKeyFromObject(l.call))
+		}
 		if err != nil || !verdict.Passed() {
 			return verdict, err
 		}
@@ -104,6 +109,9 @@ func (r *ToolCallReconciler) lookAtKey(ctx context.Context, l *look, key idempot
 // holder is the call that holds a key, nil if it is gone, for which the cache
 // is no proof.
 func holder(ctx context.Context, record idempotency.Record, cached, past client.Reader) (*v1alpha1.ToolCall, error) {
+	if record.Call.Name == "" || record.Call.Namespace == "" {
+		return nil, nil // damaged: no call, and no request for one, has such a name
+	}
 	for _, reader := range []client.Reader{cached, past} {
 		call := &v1alpha1.ToolCall{}
 		err := reader.Get(ctx, record.Call, call)
@@ -130,7 +138,7 @@ func getLease(ctx context.Context, reader client.Reader, name client.ObjectKey) 
 func (r *ToolCallReconciler) noteSent(ctx context.Context, l *look) error {
 	for i, lease := range l.keys {
 		lease = lease.DeepCopy()
-		idempotency.Send(lease)
+		idempotency.Send(lease, l.plan.attempt.Number)
 		if err := r.Update(ctx, lease); err != nil {
 			return fmt.Errorf("note on an idempotency key that the call is sent: %w", err)
 		}
@@ -142,13 +150,16 @@ func (r *ToolCallReconciler) noteSent(ctx context.Context, l *look) error {
 // settleKeys brings the end of a call to its keys, before anybody can see it in
 // the call's status and delete the call: they keep the result, or are free.
 func (r *ToolCallReconciler) settleKeys(ctx context.Context, call *v1alpha1.ToolCall, status *v1alpha1.ToolCallStatus) error {
-	if status.ToolUID == "" || call.Spec.Requester == nil {
+	if call.Spec.Requester == nil {
 		return nil // it never came to its keys
 	}
 	var held coordinationv1.LeaseList
-	if err := r.List(ctx, &held, client.MatchingFields{indexHolder: string(call.UID)}); err != nil {
+	if err := r.List(ctx, &held, client.InNamespace(gate.ToolNamespace(call)), client.MatchingFields{indexHolder: string(call.UID)}); err != nil {
 		return err
 	}
+	// Anybody can name the call as the holder of a Lease of another name, and would
+	// read its result there: an admission policy protects ours only.
+	held.Items = slices.DeleteFunc(held.Items, func(l coordinationv1.Lease) bool { return !strings.HasPrefix(l.Name, idempotency.LeasePrefix) })
 	// The cache may not have those that were taken a moment ago.
 	tool, err := r.toolWithUID(ctx, status.ToolUID)
 	if err != nil {
@@ -222,6 +233,15 @@ func (w *waiters) add(lease, call types.NamespacedName) {
 		w.calls[lease] = map[types.NamespacedName]struct{}{}
 	}
 	w.calls[lease][call] = struct{}{}
+}
+
+func (w *waiters) remove(lease, call types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.calls[lease], call)
+	if len(w.calls[lease]) == 0 {
+		delete(w.calls, lease)
+	}
 }
 
 // wake returns the calls that waited; those that still have to will say so again.

@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,8 @@ const (
 	ratePrefix = "callgate-rate-"
 	// annotationWindow of such a Lease holds the calls that were counted.
 	annotationWindow = "callgate.dev/window"
+	// maxCounts is what status.limits holds; as many Limit rules match at most.
+	maxCounts = 64
 )
 
 // withinRates counts a call in each rate limit that matches it, once, or ends it.
@@ -112,6 +115,13 @@ func (l *look) counted(rate policy.Limit, now time.Time) {
 			return
 		}
 	}
+	if len(l.status.Limits) >= maxCounts {
+		// It has waited for long, and rules have come and gone; a status that the API
+		// server refuses would keep it from any end.
+		l.status.Limits = slices.DeleteFunc(l.status.Limits, func(c v1alpha1.LimitCount) bool {
+			return !slices.ContainsFunc(l.admitted.Limits, func(p policy.Limit) bool { return p.Rule.Policy == c.Policy && p.Rule.Rule == c.Rule })
+		})
+	}
 	l.status.Limits = append(l.status.Limits, v1alpha1.LimitCount{Policy: rate.Rule.Policy, Rule: rate.Rule.Rule, CountTime: metav1.NewMicroTime(now)})
 }
 
@@ -172,6 +182,12 @@ func claimOf(call *v1alpha1.ToolCall) limit.Claim {
 	return limit.Claim{UID: call.UID, Name: client.ObjectKeyFromObject(call), Since: call.CreationTimestamp.Time, Places: gate.PlacesHeld(call)}
 }
 
+// betweenAttempts says whether a call has a place from an attempt before.
+func betweenAttempts(call *v1alpha1.ToolCall) bool {
+	c := apimeta.FindStatusCondition(call.Status.Conditions, v1alpha1.ConditionSucceeded)
+	return c != nil && c.Reason == v1alpha1.ReasonRetrying
+}
+
 // restore brings the places into memory, once, that calls hold by their status.
 func (r *ToolCallReconciler) restore(ctx context.Context) error {
 	if r.restored.Load() {
@@ -188,7 +204,7 @@ func (r *ToolCallReconciler) restore(ctx context.Context) error {
 	}
 	for i := range calls.Items {
 		call := &calls.Items[i]
-		holds := openAttempt(call) != nil
+		holds := openAttempt(call) != nil || call.Status.StartingTime != nil || betweenAttempts(call)
 		if call.Status.ToolUID == "" || !holds && call.Status.QueueTime == nil {
 			continue
 		}

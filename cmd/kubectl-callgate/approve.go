@@ -82,6 +82,9 @@ func say(decision v1alpha1.ApprovalDecision, args []string, stdout, stderr io.Wr
 	if err := c.Create(context.Background(), approval); err != nil {
 		return fail(exitError, err)
 	}
+	if approval.Spec.Approver == nil {
+		return fail(exitError, fmt.Errorf("it does not count: the API server did not write who created toolcallapproval/%s; Callgate's admission policies are not in force", approval.Name))
+	}
 	fmt.Fprintf(stdout, "\n%s by %s: toolcallapproval/%s created\n", decision, shown(approval.Spec.Approver.Username), approval.Name)
 	if err := doesNotCount(call, *approval.Spec.Approver); err != nil {
 		return fail(exitError, err)
@@ -120,7 +123,7 @@ func inVain(call *v1alpha1.ToolCall, decision v1alpha1.ApprovalDecision) error {
 		return fmt.Errorf("ToolCall %s is complete (%s)", name, condition(v1alpha1.ConditionSucceeded).Reason)
 	case len(s.Conditions) == 0:
 		return fmt.Errorf("the controller has not looked at ToolCall %s yet: try again in a moment", name)
-	case len(s.Attempts) > 0:
+	case len(s.Attempts) > 0 && s.Attempts[len(s.Attempts)-1].Outcome == "":
 		return fmt.Errorf("ToolCall %s was sent to its sandbox already; its spec.cancel stops it", name)
 	case len(s.Approvals) == 0 || s.ApprovalDigest == "":
 		return fmt.Errorf("ToolCall %s asks nobody for approval; it is %s: %s", name,

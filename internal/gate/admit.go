@@ -107,10 +107,22 @@ func Admit(a Admission) Admitted {
 }
 
 func cancelled(a Admission, _ *Admitted) (Verdict, bool) {
-	if a.Call.Spec.Cancel {
-		return end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel before the tool was started"), true
+	if by := withdrawn(a.Call); by != "" {
+		return end(v1alpha1.ErrorCancelled, false, "cancelled by %s before the tool was started", by), true
 	}
 	return Verdict{}, false
+}
+
+// withdrawn is what says that nobody wants a call any more; empty if it is wanted.
+// A call that is deleted is still seen as long as a finalizer keeps it.
+func withdrawn(call *v1alpha1.ToolCall) (by string) {
+	switch {
+	case call.Spec.Cancel:
+		return "spec.cancel"
+	case call.DeletionTimestamp != nil:
+		return "the deletion of the call"
+	}
+	return ""
 }
 
 // requester judges once, when the call is first seen, whether the name in

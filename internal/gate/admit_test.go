@@ -105,7 +105,10 @@ func TestAdmit(t *testing.T) {
 			change: func(_ *testing.T, a *Admission) {
 				a.Call.Spec.Cancel, a.Stamping.Proven, a.Tools, a.Call.Spec.Requester = true, false, nil, nil
 			},
-			code: v1alpha1.ErrorCancelled, message: "before the tool was started"},
+			code: v1alpha1.ErrorCancelled, message: "cancelled by spec.cancel before the tool was started"},
+		{reason: "deleted, and kept by a finalizer",
+			change: func(_ *testing.T, a *Admission) { a.Call.DeletionTimestamp = &metav1.Time{} },
+			code:   v1alpha1.ErrorCancelled, message: "cancelled by the deletion of the call before the tool was started"},
 
 		// 2. who asked
 		{reason: "stamping is not proven: the call waits, unjudged",

@@ -87,7 +87,12 @@ func Frees(s *v1alpha1.ToolCallStatus) bool {
 	if s.Result == nil || *s.Result.OK {
 		return false
 	}
-	return *s.Result.Retryable || s.DuplicateOfRef == nil && !mayHaveRun(s)
+	if *s.Result.Retryable {
+		return true
+	}
+	// What is not known may have run, also if no attempt says so: that of a call
+	// from before a restore of the cluster's state.
+	return s.DuplicateOfRef == nil && !mayHaveRun(s) && s.Result.ErrorCode != v1alpha1.ErrorOutcomeUnknown
 }
 
 // mayHaveRun says whether any attempt of a call may have started the tool.

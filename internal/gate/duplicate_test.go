@@ -59,6 +59,8 @@ func TestDuplicate(t *testing.T) {
 		{reason: "a call that was cancelled before it started frees the key", record: record(nil), holder: first(Failure(v1alpha1.ErrorCancelled, false, ""), nil), act: ActTakeKey},
 		{reason: "and so does one whose sandbox never started the tool", record: record(nil), holder: first(Failure(v1alpha1.ErrorToolUnavailable, false, ""),
 			[]v1alpha1.Attempt{{Number: 1, Outcome: v1alpha1.OutcomeNeverStarted}}), act: ActTakeKey},
+		{reason: "a call that may have run before a restore keeps the key, though no attempt was restored", record: record(nil),
+			holder: first(Failure(v1alpha1.ErrorOutcomeUnknown, false, ""), nil), code: v1alpha1.ErrorOutcomeUnknown, duplicate: true},
 		{reason: "other arguments under the same key are another action", record: record(nil), holder: first(nil, nil), digest: "another", code: v1alpha1.ErrorIdempotencyConflict, message: "agents/first"},
 		{reason: "also when the first call has ended", record: record(nil), holder: first(answer, ran), digest: "another", code: v1alpha1.ErrorIdempotencyConflict},
 		{reason: "but not with a key that was freed", record: record(nil), holder: first(Failure(v1alpha1.ErrorApprovalDenied, false, ""), nil), digest: "another", act: ActTakeKey},

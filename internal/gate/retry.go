@@ -48,7 +48,7 @@ func Retry(r Retrying) Verdict {
 	v := retry(r)
 	if v.Ended() && r.End.Outcome == v1alpha1.OutcomeNeverStarted {
 		// An attempt before it may have done something all the same.
-		return AfterAttempts(r.Status.Attempts, v)
+		return AfterAttempts(r.Status.Attempts, r.Tool, v)
 	}
 	return v
 }
@@ -143,7 +143,9 @@ func Close(a *v1alpha1.Attempt, v Verdict, now time.Time) {
 
 // AfterAttempts is the end of a call that was to be tried again and cannot be:
 // what happened in the last attempt that may have started stays the answer.
-func AfterAttempts(attempts []v1alpha1.Attempt, v Verdict) Verdict {
+// tool is the Tool as it is now, nil if it is gone: where it is not safe to run
+// twice any more, no end invites to propose the call again.
+func AfterAttempts(attempts []v1alpha1.Attempt, tool *v1alpha1.Tool, v Verdict) Verdict {
 	if !v.Ended() || *v.Result.OK {
 		return v
 	}
@@ -156,7 +158,8 @@ func AfterAttempts(attempts []v1alpha1.Attempt, v Verdict) Verdict {
 		if v.Result.ErrorCode == v1alpha1.ErrorCancelled {
 			code = v1alpha1.ErrorCancelled
 		}
-		v.Result = Failure(code, *v.Result.Retryable, fmt.Sprintf("attempt %d ended with %s: %s; it was not tried again: %s: %s",
+		retryable := *v.Result.Retryable && (tool == nil || again(tool) || !mayHaveHadEffect(attempts))
+		v.Result = Failure(code, retryable, fmt.Sprintf("attempt %d ended with %s: %s; it was not tried again: %s: %s",
 			a.Number, a.ErrorCode, a.Message, v.Result.ErrorCode, v.Result.Message))
 		return v
 	}

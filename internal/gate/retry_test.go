@@ -102,6 +102,7 @@ func TestRest(t *testing.T) {
 func TestRetryEndsWithWhatMayHaveHappened(t *testing.T) {
 	now := created.Add(time.Minute)
 	tool := testTool("echo")
+	tool.Spec.SideEffects = v1alpha1.SideEffectsIdempotent
 	for _, tc := range []struct {
 		reason   string
 		outcomes string
@@ -168,12 +169,28 @@ func TestAfterAttempts(t *testing.T) {
 			"cancelled", "attempt 1 ended with tool_timeout: it said so; it was not tried again: cancelled: by spec.cancel"},
 		{"a result of another call stands", "R", &v1alpha1.Result{OK: ptr.To(true), Retryable: ptr.To(false)}, "", ""},
 	} {
-		v := AfterAttempts(attempts(tc.outcomes, "tool_timeout"), Verdict{Result: tc.end})
+		v := AfterAttempts(attempts(tc.outcomes, "tool_timeout"), nil, Verdict{Result: tc.end})
 		if v.Result.ErrorCode != tc.code || v.Result.Message != tc.message || *v.Result.Retryable {
 			t.Errorf("%s: %s %q, retryable %v", tc.reason, v.Result.ErrorCode, v.Result.Message, *v.Result.Retryable)
 		}
 	}
-	if v := AfterAttempts(nil, Verdict{Act: ActDispatch}); v.Act != ActDispatch || v.Ended() {
+	for _, tc := range []struct {
+		reason      string
+		outcomes    string
+		sideEffects v1alpha1.SideEffects
+		retryable   bool
+	}{
+		{"a second run is safe", "R", v1alpha1.SideEffectsIdempotent, true},
+		{"the Tool became unsafe to run twice, and an attempt may have had an effect", "R", v1alpha1.SideEffectsNonIdempotent, false},
+		{"the same, and none started", "N", v1alpha1.SideEffectsNonIdempotent, true},
+	} {
+		tool := testTool("echo")
+		tool.Spec.SideEffects = tc.sideEffects
+		if v := AfterAttempts(attempts(tc.outcomes, "tool_timeout"), &tool, Verdict{Result: Failure("approval_expired", true, "nobody agreed")}); *v.Result.Retryable != tc.retryable {
+			t.Errorf("%s: retryable %v", tc.reason, *v.Result.Retryable)
+		}
+	}
+	if v := AfterAttempts(nil, nil, Verdict{Act: ActDispatch}); v.Act != ActDispatch || v.Ended() {
 		t.Errorf("a wait becomes %+v", v)
 	}
 }

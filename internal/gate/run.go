@@ -88,8 +88,8 @@ func cutOff(res *wire.Result) bool {
 
 func neverStarted(r Running, words string) Verdict {
 	v := end(v1alpha1.ErrorToolUnavailable, !r.State.Permanent, "the tool was not started: %s", words)
-	if r.Call.Spec.Cancel {
-		v = end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel before the tool was started")
+	if by := withdrawn(r.Call); by != "" {
+		v = end(v1alpha1.ErrorCancelled, false, "cancelled by %s before the tool was started", by)
 	}
 	return v.outcome(v1alpha1.OutcomeNeverStarted)
 }
@@ -112,7 +112,7 @@ func untilOverdue(r Running) time.Duration {
 }
 
 func running(r Running) Verdict {
-	if r.Call.Spec.Cancel || overdue(r) {
+	if withdrawn(r.Call) != "" || overdue(r) {
 		return stop(r)
 	}
 	s := r.Session
@@ -198,8 +198,8 @@ func lost(r Running, words string) Verdict {
 	again := repeatable(r.Output.SideEffects)
 	mayHave := "it may have taken effect"
 	switch {
-	case r.Call.Spec.Cancel:
-		return end(v1alpha1.ErrorCancelled, false, "cancelled by spec.cancel %s", cancelWords(r)).outcome(v1alpha1.OutcomeFailed)
+	case withdrawn(r.Call) != "":
+		return end(v1alpha1.ErrorCancelled, false, "cancelled by %s %s", withdrawn(r.Call), cancelWords(r)).outcome(v1alpha1.OutcomeFailed)
 	case r.State.OutOfMemory:
 		return end(v1alpha1.ErrorToolFailed, false, "the sandbox ran out of memory%s: raise container.resources.limits.memory of the Tool, or ask for less", memoryWords(r.Pod)).
 			outcome(v1alpha1.OutcomeFailed)

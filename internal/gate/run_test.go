@@ -129,6 +129,7 @@ func TestRun(t *testing.T) {
 
 		// End it.
 		{reason: "cancelled while it runs", change: func(r *Running) { r.Call.Spec.Cancel = true }, act: ActStop, after: time.Second},
+		{reason: "deleted while it runs, and kept by a finalizer", change: func(r *Running) { r.Call.DeletionTimestamp = &metav1.Time{} }, act: ActStop, after: time.Second},
 		{reason: "cancelled, no session", change: func(r *Running) { r.Session, r.Call.Spec.Cancel = nil, true }, act: ActStop, after: time.Second},
 		{reason: "the last moment before the watchdog", change: func(r *Running) { at(r, 18*time.Second) }, after: time.Millisecond},
 		{reason: "the watchdog", change: func(r *Running) { at(r, 18*time.Second+1) }, act: ActStop, after: time.Second},
@@ -200,6 +201,8 @@ func TestRun(t *testing.T) {
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "used before", outcome: v1alpha1.OutcomeNeverStarted},
 		{reason: "67: the network was open", change: func(r *Running) { exit(r, 67, "Error"); r.Session = nil },
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "network policy was not in force", outcome: v1alpha1.OutcomeNeverStarted},
+		{reason: "64 after its deletion", change: func(r *Running) { exit(r, 64, "Error"); notAccepted(r); r.Call.DeletionTimestamp = &metav1.Time{} },
+			code: v1alpha1.ErrorCancelled, message: "cancelled by the deletion of the call before the tool was started", outcome: v1alpha1.OutcomeNeverStarted},
 		{reason: "64 after cancel", change: func(r *Running) { exit(r, 64, "Error"); notAccepted(r); r.Call.Spec.Cancel = true },
 			code: v1alpha1.ErrorCancelled, message: "before the tool was started", outcome: v1alpha1.OutcomeNeverStarted},
 		{reason: "never started for good", change: func(r *Running) { exit(r, 128, "StartError"); r.Session = nil },

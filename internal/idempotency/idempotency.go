@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -115,8 +116,20 @@ func Take(l *coordinationv1.Lease, k Key, tool *v1alpha1.Tool, call *v1alpha1.To
 	}
 }
 
-// Send notes that the call is about to be sent.
-func Send(l *coordinationv1.Lease) { l.Annotations[annotationSent] = "true" }
+// Send notes that the call is about to be sent. The number of the attempt makes
+// each one a change of the Lease: whoever read it before, and takes the call for
+// one that ended with an earlier attempt, cannot free the key any more.
+func Send(l *coordinationv1.Lease, attempt int32) {
+	annotate(l, annotationSent, strconv.Itoa(int(attempt)))
+}
+
+// annotate writes into a Lease, which somebody may have damaged.
+func annotate(l *coordinationv1.Lease, key, value string) {
+	if l.Annotations == nil {
+		l.Annotations = map[string]string{}
+	}
+	l.Annotations[key] = value
+}
 
 // End notes the end of the call, and its result if that is not too large. From
 // now on the key expires.
@@ -130,7 +143,7 @@ func End(l *coordinationv1.Lease, result *v1alpha1.Result, now time.Time) error 
 		return fmt.Errorf("keep the result of an idempotencyKey: %w", err)
 	}
 	if len(text) <= MaxResultBytes {
-		l.Annotations[annotationResult] = string(text)
+		annotate(l, annotationResult, string(text))
 	}
 	return nil
 }

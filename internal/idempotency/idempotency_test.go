@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -70,9 +71,13 @@ func TestLeaseTellsTheLifeOfAKey(t *testing.T) {
 	if r := Read(lease); r.Holder != "call-uid" || r.Call.String() != "agents/call" || r.ArgsDigest != "digest" || r.Sent || !r.Ended.IsZero() || !r.Expires.IsZero() || r.Result != nil {
 		t.Errorf("taken: %+v", r)
 	}
-	Send(lease)
+	Send(lease, 1)
 	if r := Read(lease); !r.Sent || !r.Expires.IsZero() {
 		t.Errorf("sent: %+v", r)
+	}
+	before := maps.Clone(lease.Annotations)
+	if Send(lease, 2); maps.Equal(before, lease.Annotations) || !Read(lease).Sent {
+		t.Error("another attempt does not change the Lease: who read it before could free it")
 	}
 	result := &v1alpha1.Result{OK: ptr.To(true), Data: &apiextensionsv1.JSON{Raw: []byte(`{"n":9007199254740993,"z":null}`)}, Retryable: ptr.To(false)}
 	if err := End(lease, result, now.Add(time.Hour)); err != nil {
@@ -103,6 +108,11 @@ func TestReadIsLenient(t *testing.T) {
 	} {
 		if r := Read(lease); r.Result != nil || r.Holder != "" {
 			t.Errorf("%+v", r)
+		}
+		lease.Annotations = nil
+		Send(lease, 1)
+		if err := End(lease, &v1alpha1.Result{OK: ptr.To(true), Retryable: ptr.To(false)}, time.Unix(1, 0)); err != nil || Read(lease).Result == nil || !Read(lease).Sent {
+			t.Errorf("without annotations: %v, %+v", err, Read(lease))
 		}
 	}
 }
