@@ -57,6 +57,7 @@ type ToolCallReconciler struct {
 	dispatcher *dispatch.Dispatcher
 	confirm    confirmer
 	waiters    waiters
+	unstored   unstored
 	rateLocks  keymutex.KeyMutex
 	// queue holds the places of this process's calls; restored says that those
 	// of an earlier process are in it.
@@ -116,6 +117,9 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 // were deleted and created again: of all but the one with the UID keep.
 func (r *ToolCallReconciler) forget(call types.NamespacedName, keep types.UID) {
 	r.dispatcher.Forget(call, keep)
+	if keep == "" {
+		r.unstored.forget(call)
+	}
 	r.wakeAll(r.queue.ReleaseNamed(call, keep))
 }
 
