@@ -10,16 +10,16 @@ import (
 	"callgate.dev/callgate/internal/gate"
 )
 
-// unstored remembers since when something of a call cannot be stored, so that
-// its wait for that is bounded: from the first failure on, whatever it waited
-// for before. A restart begins anew.
-type unstored struct {
+// timesSince remembers since when something is so with a call, to bound it: from
+// the first time that it is seen, whatever the call waited for before. A restart
+// begins anew.
+type timesSince struct {
 	mu    sync.Mutex
 	since map[types.NamespacedName]time.Time
 }
 
-// at is when the failures of a call began, now if this is the first one.
-func (u *unstored) at(call types.NamespacedName, now time.Time) time.Time {
+// at is when it began, now if this is the first time.
+func (u *timesSince) at(call types.NamespacedName, now time.Time) time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.since == nil {
@@ -31,7 +31,7 @@ func (u *unstored) at(call types.NamespacedName, now time.Time) time.Time {
 	return u.since[call]
 }
 
-func (u *unstored) forget(call types.NamespacedName) {
+func (u *timesSince) forget(call types.NamespacedName) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.since, call)
