@@ -55,6 +55,7 @@ type node struct {
 type container struct {
 	pod      *corev1.Pod
 	tool     toolFunc
+	lingers  chan struct{} // if set, it ends only after this is closed
 	attached int
 	log      strings.Builder
 }
@@ -82,9 +83,21 @@ func startKubelet() (stop func(), err error) {
 			func(o *metav1.ListOptions) { o.FieldSelector = "spec.nodeName=" + nodeName }),
 		ObjectType: &corev1.Pod{},
 		Handler: cache.ResourceEventHandlerFuncs{UpdateFunc: func(_, o any) {
-			if pod := o.(*corev1.Pod); pod.DeletionTimestamp != nil {
-				letGo(ctx, pod)
+			pod := o.(*corev1.Pod)
+			if pod.DeletionTimestamp == nil {
+				return
 			}
+			theNode.mu.Lock()
+			c := theNode.pods[pod.Namespace+"/"+pod.Name]
+			theNode.mu.Unlock()
+			if c == nil || c.lingers == nil {
+				letGo(ctx, pod)
+				return
+			}
+			go func() {
+				<-c.lingers
+				letGo(ctx, pod)
+			}()
 		}},
 	})
 	go informer.RunWithContext(ctx)

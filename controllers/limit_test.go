@@ -2,6 +2,7 @@ package controllers_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -266,6 +267,39 @@ func TestPlaceIsGivenOn(t *testing.T) {
 			runs(t, second)
 		}
 	})
+}
+
+// A caller that deletes its running call has no second one beside it: the tool of
+// the first runs until its pod has ended.
+func TestPlaceOfDeletedCall(t *testing.T) {
+	t.Parallel()
+	for reason, name := range map[string]string{"another call": "", "a call of the same name": "the-same"} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			tools, _ := toolWith(t, oneAtOnce)
+			first := callObject(tools, "tool")
+			if name != "" {
+				first.GenerateName, first.Name = "", name+strings.TrimPrefix(tools, "tools")
+			}
+			again := first.DeepCopy()
+			propose(t, agent, first)
+			tool, _ := blocked(t)
+			pod := startPod(t, first, tool)
+			lingers := make(chan struct{})
+			theNode.mu.Lock()
+			theNode.pods[keyOf(pod).String()].lingers = lingers
+			theNode.mu.Unlock()
+			waitForSend(t, first)
+			remove(t, first.DeepCopy())
+			second := propose(t, agent, again)
+			queued(t, second)
+			eventually(t, "the pod deleted", func() (bool, any) { return get(t, keyOf(pod), pod) && pod.DeletionTimestamp != nil, pod })
+			nextSecond(t, second)
+			queued(t, second)
+			close(lingers)
+			runs(t, second)
+		})
+	}
 }
 
 // waitUntil waits for a moment of the API server's clock, which is ours.

@@ -24,6 +24,8 @@ type look struct {
 	status   *v1alpha1.ToolCallStatus
 	// keys are the Leases that the call holds.
 	keys []*coordinationv1.Lease
+	// unstored: something of the call cannot be stored.
+	unstored bool
 	// asked: the call came as far as asking for its turn.
 	asked bool
 	// plan is set if the call is to be sent.
@@ -62,14 +64,17 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 	verdict = gate.AfterAttempts(call.Status.Attempts, admitted.Tool, verdict)
 	if l.plan != nil {
 		switch err := r.noteSent(ctx, l); {
-		case apierrors.IsForbidden(err):
-			// Its namespace was closed a moment ago.
-			l.plan, verdict = nil, gate.Unstored(call, admitted.Tool, l.status.StartingTime.Time, time.Now(), err.Error())
+		case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+			// Somebody wrote to its key or deleted it, which the next look finds.
+			return retryPause, nil
 		case err != nil:
-			return 0, err
+			l.plan, verdict = nil, r.notStored(l, "its idempotency key cannot be stored", err)
 		default:
 			l.status.Attempts = append(l.status.Attempts, l.plan.attempt)
 		}
+	}
+	if !l.unstored {
+		r.unstored.forget(client.ObjectKeyFromObject(call))
 	}
 	next, err := r.write(ctx, call, l.status, verdict)
 	if err != nil || l.plan == nil {

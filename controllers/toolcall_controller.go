@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +58,10 @@ type ToolCallReconciler struct {
 	dispatcher *dispatch.Dispatcher
 	confirm    confirmer
 	waiters    waiters
-	rateLocks  keymutex.KeyMutex
+	// unstored calls wait for something of them to be stored; leaving ones were
+	// deleted while their tools ran.
+	unstored, leaving timesSince
+	rateLocks         keymutex.KeyMutex
 	// queue holds the places of this process's calls; restored says that those
 	// of an earlier process are in it.
 	queue     *limit.Queue
@@ -74,18 +78,25 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	call := &v1alpha1.ToolCall{}
 	if err := r.Get(ctx, req.NamespacedName, call); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.forget(req.NamespacedName, "")
+			pause, err := r.forget(ctx, req.NamespacedName, "")
+			return ctrl.Result{RequeueAfter: pause}, err
 		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, err
+	}
+	pause, err := r.forget(ctx, req.NamespacedName, call.UID)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	if complete(call) {
-		r.forget(req.NamespacedName, "")
-		return ignoreConflict(r.observe(ctx, call))
+		r.ended(call)
+		result, err := ignoreConflict(r.observe(ctx, call))
+		if result.RequeueAfter == 0 {
+			result.RequeueAfter = pause
+		}
+		return result, err
 	}
-	r.forget(req.NamespacedName, call.UID)
 
 	var next time.Duration
-	var err error
 	if v := gate.Restored(call, r.UnfinishedBefore); v.Ended() {
 		status := call.Status.DeepCopy()
 		if n := len(status.Attempts); n > 0 && status.Attempts[n-1].Outcome == "" {
@@ -109,14 +120,58 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		// Decided on an old state; the newer one is on its way into the cache.
 		return ctrl.Result{RequeueAfter: retryPause}, nil
 	}
+	if pause > 0 && (next == 0 || pause < next) {
+		next = pause
+	}
 	return ctrl.Result{RequeueAfter: next}, err
 }
 
-// forget drops what this process remembers of calls of a name that are over, or
-// were deleted and created again: of all but the one with the UID keep.
-func (r *ToolCallReconciler) forget(call types.NamespacedName, keep types.UID) {
+// forget drops what this process remembers of calls of a name that were deleted,
+// and perhaps created again: of all but the one with the UID keep. The place of
+// one whose tool still runs stays taken, or who deletes calls would have more of
+// them run at once; pause is when to look again.
+func (r *ToolCallReconciler) forget(ctx context.Context, call types.NamespacedName, keep types.UID) (pause time.Duration, err error) {
 	r.dispatcher.Forget(call, keep)
+	if keep == "" {
+		r.unstored.forget(call)
+	}
+	now := time.Now()
+	for _, uid := range r.queue.Named(call) {
+		if uid == keep {
+			continue
+		}
+		runs, err := r.stillRuns(ctx, uid)
+		if err != nil {
+			return 0, err
+		}
+		if runs && now.Sub(r.leaving.at(call, now)) < leavingLimit {
+			return quiet, nil
+		}
+	}
+	r.leaving.forget(call)
 	r.wakeAll(r.queue.ReleaseNamed(call, keep))
+	return 0, nil
+}
+
+// leavingLimit bounds how long the place of a deleted call stays taken: its node
+// may be lost.
+const leavingLimit = 30 * time.Second
+
+// stillRuns says whether a container of a call runs.
+func (r *ToolCallReconciler) stillRuns(ctx context.Context, callUID types.UID) (bool, error) {
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.MatchingFields{indexCallUID: string(callUID)}); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }), nil
+}
+
+// ended drops what this process remembers of a call that has its end.
+func (r *ToolCallReconciler) ended(call *v1alpha1.ToolCall) {
+	name := client.ObjectKeyFromObject(call)
+	r.dispatcher.Forget(name, "")
+	r.unstored.forget(name)
+	r.wakeAll(r.queue.Release(call.UID))
 }
 
 // openAttempt is the attempt that was sent and has no outcome yet.

@@ -67,10 +67,8 @@ func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempoten
 		switch {
 		case err == nil:
 			return lease, gate.Verdict{}, nil
-		case apierrors.IsForbidden(err):
-			return nil, gate.Unstored(l.call, l.admitted.Tool, l.call.CreationTimestamp.Time, now, "its idempotency key cannot be stored: "+err.Error()), nil
 		case !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
-			return nil, gate.Verdict{}, fmt.Errorf("take an idempotency key: %w", err)
+			return nil, r.notStored(l, "its idempotency key cannot be stored", err), nil
 		}
 		if lease, err = r.readKey(ctx, r.APIReader, name, l); err != nil {
 			return nil, gate.Verdict{}, err
@@ -79,6 +77,10 @@ func (r *ToolCallReconciler) takeKey(ctx context.Context, l *look, key idempoten
 	// Many calls want the key at once, and one of them has it now.
 	return nil, gate.Verdict{Reason: v1alpha1.ReasonPending, After: retryPause}, nil
 }
+
+// settleLimit bounds how long the end of a call waits until it is brought to its
+// keys.
+const settleLimit = 10 * time.Second
 
 // readKey reads the Lease of a key for a call that may have to wait for it, and
 // that is told of what happens to it from before the read on.
@@ -182,9 +184,12 @@ func (r *ToolCallReconciler) settleKeys(ctx context.Context, call *v1alpha1.Tool
 	}
 	for i := range held.Items {
 		err := r.settleKey(ctx, &held.Items[i], call, status)
-		if apierrors.IsForbidden(err) {
-			// Its namespace is closed. The call ends all the same: a key that says sent
-			// and has no end is never given to another call.
+		now := time.Now()
+		if err != nil && !apierrors.IsConflict(err) &&
+			(apierrors.IsForbidden(err) || now.Sub(r.unstored.at(client.ObjectKeyFromObject(call), now)) > settleLimit) {
+			// Its namespace is closed, or a webhook is down. The call ends all the same: a
+			// key that says sent and has no end is never given to another call, and
+			// LeaseReconciler brings the end to it later.
 			log.FromContext(ctx).Error(err, "bring the end of the call to its idempotency key")
 			continue
 		}

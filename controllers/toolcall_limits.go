@@ -100,10 +100,8 @@ func (r *ToolCallReconciler) count(ctx context.Context, l *look, rate policy.Lim
 		case err == nil:
 			l.counted(rate, rated.Now)
 			return gate.Verdict{}, nil
-		case apierrors.IsForbidden(err):
-			return gate.Unstored(l.call, l.admitted.Tool, l.call.CreationTimestamp.Time, rated.Now, "the call cannot be counted: "+err.Error()), nil
 		case !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
-			return gate.Verdict{}, fmt.Errorf("count the call for a rate limit: %w", err)
+			return r.notStored(l, "the call cannot be counted", err), nil
 		}
 	}
 	return gate.Verdict{Reason: v1alpha1.ReasonPending, After: retryPause}, nil

@@ -1,8 +1,7 @@
-// Package fault lets a test end or freeze the controller at a named point: in
-// a build with the tag faults, and nowhere else.
-//
 //go:build !faults
 
+// Package fault lets a test end or freeze the controller at a named point: in
+// a build with the tag faults, and nowhere else.
 package fault
 
 import "io"

@@ -176,6 +176,18 @@ func (q *Queue) ReleaseNamed(name types.NamespacedName, keep types.UID) (next []
 	return names(settle(roomier))
 }
 
+// Named are the calls of a name that the queue knows: one, but for a call that was
+// deleted and created anew.
+func (q *Queue) Named(name types.NamespacedName) []types.UID {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var uids []types.UID
+	for _, known := range q.names[name] {
+		uids = append(uids, known.uid)
+	}
+	return uids
+}
+
 // Holds says whether the call has its places.
 func (q *Queue) Holds(uid types.UID) bool {
 	q.mu.Lock()

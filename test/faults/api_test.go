@@ -180,8 +180,8 @@ func staleCache(t *testing.T) {
 			if err := cluster.Agent.Create(t.Context(), again); err != nil {
 				t.Fatal(err)
 			}
-			lock.RLock() // the cache is as before
-			lock.RUnlock()
+			lock.RLock()
+			lock.RUnlock() //nolint:staticcheck // it only waits until the cache is as before
 			cluster.Finish(t.Context(), t, call)
 			done(t, call, 0)
 			if n := len(call.Status.Attempts); n != 1 {

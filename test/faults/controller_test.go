@@ -236,9 +236,8 @@ func (p *process) waitStopped() {
 	}
 }
 
-func (p *process) kill()   { p.signal(syscall.SIGKILL); <-p.exited }
-func (p *process) freeze() { p.signal(syscall.SIGSTOP) }
-func (p *process) thaw()   { p.signal(syscall.SIGCONT) }
+func (p *process) kill() { p.signal(syscall.SIGKILL); <-p.exited }
+func (p *process) thaw() { p.signal(syscall.SIGCONT) }
 
 // signal sends one to the process, which this test started, unless it has ended.
 func (p *process) signal(s syscall.Signal) {
