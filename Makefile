@@ -104,7 +104,7 @@ export ROUNDS SEED
 
 .PHONY: test-faults
 test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed; ROUNDS=10 for a soak
-	@hack/gotest.sh -v -count=1 -timeout $$((20 + 2 * $(ROUNDS)))m ./test/faults/...
+	@hack/gotest.sh -v -count=1 -parallel 6 -timeout $$((20 + 2 * $(ROUNDS)))m ./test/faults/...
 
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster

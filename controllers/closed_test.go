@@ -3,6 +3,9 @@ package controllers_test
 import (
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"callgate.dev/callgate/api/v1alpha1"
 )
 
@@ -37,4 +40,23 @@ func TestNamespaceClosedUnderWay(t *testing.T) {
 	if len(starts.Status.Attempts) > 0 {
 		t.Errorf("sent although it could not be noted: %+v", starts.Status.Attempts)
 	}
+}
+
+// The key of a call that is deleted before it was sent goes with it.
+func TestKeyOfDeletedCall(t *testing.T) {
+	t.Parallel()
+	tools := openNamespace(t)
+	allow(t, tools)
+	newTool(t, tools, "tool")
+	call := newCall(t, tools, "tool", func(s *v1alpha1.ToolCallSpec) { s.IdempotencyKey = "key" })
+	podOf(t, call)
+	var leases coordinationv1.LeaseList
+	if err := admin.List(t.Context(), &leases, client.InNamespace(tools)); err != nil || len(leases.Items) != 1 {
+		t.Fatalf("%d Leases, want the key of the call: %v", len(leases.Items), err)
+	}
+	remove(t, call)
+	eventually(t, "the key removed", func() (bool, any) {
+		err := admin.List(t.Context(), &leases, client.InNamespace(tools))
+		return err == nil && len(leases.Items) == 0, leases.Items
+	})
 }

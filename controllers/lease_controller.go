@@ -7,9 +7,13 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/gate"
@@ -17,7 +21,7 @@ import (
 )
 
 // orphanPause is the pause between two looks whether a call that holds a key is
-// still there.
+// still there, should the news of its deletion be lost.
 const orphanPause = 10 * time.Minute
 
 // LeaseReconciler removes the Leases that are not needed any more: of keys and
@@ -90,6 +94,17 @@ func (r *LeaseReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("lease").
 		For(&coordinationv1.Lease{}).
+		Watches(&v1alpha1.ToolCall{}, handler.Funcs{DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			var held coordinationv1.LeaseList
+			// Only a cache that is not started fails.
+			_ = r.List(ctx, &held, client.MatchingFields{indexHolder: string(e.Object.GetUID())})
+			for i := range held.Items {
+				// Of one that was sent there is nothing to remove, and no hurry to note its end.
+				if !idempotency.Read(&held.Items[i]).Sent {
+					q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&held.Items[i])})
+				}
+			}
+		}}).
 		WithOptions(controller.Options{RateLimiter: retries()}).
 		Complete(r)
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs Callgate into the cluster of $KUBECONFIG, with the images that `make images` built, and waits until it is ready
-# to judge calls. Run again it replaces what is there.
+# to judge calls. Run again it replaces what is there. KEEP_SANDBOXES is the controller's --keep-sandboxes, if set: tests
+# look whether everything is gone, and need not wait for logs that nobody reads.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source hack/kube.sh
@@ -26,6 +27,10 @@ patches:
     - {op: test, path: /spec/template/spec/containers/0/args/0, value: "--runner-image=callgate.dev/runner:dev"}
     - {op: replace, path: /spec/template/spec/containers/0/args/0, value: "--runner-image=$runner"}
 YAML
+if [ -n "${KEEP_SANDBOXES:-}" ]; then
+	echo "    - {op: add, path: /spec/template/spec/containers/0/args/-, value: \"--keep-sandboxes=$KEEP_SANDBOXES\"}" \
+		>>.cluster/deploy/kustomization.yaml
+fi
 
 echo "  controller $controller, runner $runner"
 apply .cluster/deploy

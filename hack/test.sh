@@ -38,7 +38,7 @@ on_cluster() {
 	if [ "$KUBECONFIG" = "$PWD/.cluster/kubeconfig" ] && ! make -s cluster-status >/dev/null 2>&1; then
 		touch "$out/started-cluster"
 	fi
-	make cluster-up images deploy
+	KEEP_SANDBOXES=2s make cluster-up images deploy
 	"$@"
 }
 export out

@@ -33,7 +33,7 @@ func main() {
 func run() error {
 	var o controllers.Options
 	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
-	flag.DurationVar(&o.KeepSandboxes, "keep-sandboxes", time.Minute, "how long the sandbox of a tool that answered stays, so that its log can be read")
+	flag.DurationVar(&o.KeepSandboxes, "keep-sandboxes", 30*time.Second, "how long the sandbox of a tool that answered stays, so that its log can be read")
 	flag.DurationVar(&o.DefaultTTL, "default-ttl", 24*time.Hour, "how long a finished call is kept that does not set ttlSecondsAfterFinished")
 	flag.DurationVar(&o.MaxTTL, "max-ttl", 30*24*time.Hour, "how long a finished call is kept at most")
 	flag.IntVar(&o.MaxFinished, "max-finished-calls", 10_000, "how many finished calls of one namespace are kept; the oldest go first")

@@ -61,6 +61,9 @@ type Envelope struct {
 	Retryable bool
 }
 
+// outOfMemory says what the kernel did, and what helps.
+const outOfMemory = " (a process of it was killed because the sandbox ran out of memory: raise container.resources.limits.memory of the Tool, or ask for less)"
+
 // Normalize returns the envelope of a finished run. The first of these that applies decides: time over, not started, ended
 // by a signal, exit code, size of stdout, its format, the output schema. Text on stderr is no failure.
 func Normalize(spec Spec, run wire.Result) Envelope {
@@ -71,7 +74,10 @@ func Normalize(spec Spec, run wire.Result) Envelope {
 		return notStarted(run)
 	case run.Signal != "":
 		hint := ""
-		if run.Signal == "SIGKILL" {
+		switch {
+		case run.OOMKills > 0:
+			hint = outOfMemory
+		case run.Signal == "SIGKILL":
 			hint = " (often the memory limit)"
 		}
 		return failed("the tool was ended by the signal "+jsonvalue.Cut(jsonvalue.Printable(run.Signal), 40)+hint, run)
@@ -79,8 +85,12 @@ func Normalize(spec Spec, run wire.Result) Envelope {
 		e := failed("nothing was done, try again later (exit code 75)", run)
 		e.Retryable = true
 		return e
+	case run.ExitCode != 0 && run.OOMKills > 0:
+		return failed(fmt.Sprintf("the tool ended with exit code %d%s", run.ExitCode, outOfMemory), run)
 	case run.ExitCode != 0:
 		return failed(fmt.Sprintf("the tool ended with exit code %d", run.ExitCode), run)
+	case run.OOMKills > 0:
+		return failed("the tool ended with exit code 0, but what it printed cannot be trusted"+outOfMemory, run)
 	}
 
 	if limit, size := spec.maxBytes(), max(run.StdoutBytes, int64(len(run.Stdout))); size > limit {

@@ -36,6 +36,7 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 	if err != nil {
 		return notStarted(&startError{wire.StartRunnerFault, err.Error()})
 	}
+	oomKillsBefore := oomKills()
 	pid, startErr := start(path, call.Argv, env, stdio.child, call.AllowSockets)
 	begin := time.Now()
 	stdio.closeChild()
@@ -68,6 +69,7 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 		case <-time.After(killTimeout):
 		}
 	}
+	r.OOMKills = oomKills() - oomKillsBefore
 	for _, pipe := range []*os.File{stdio.stdout, stdio.stderr} {
 		_ = stopReading(pipe) // fails only for a closed file
 	}

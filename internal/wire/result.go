@@ -51,6 +51,9 @@ type Result struct {
 	StderrTail []byte
 	// StderrBytes counts all of standard error.
 	StderrBytes int64
+	// OOMKills counts the processes of the sandbox that the kernel killed for
+	// memory while the tool ran; 0 too where the cgroup cannot be read.
+	OOMKills int64
 	// Start is the tool's exec and End when it was gone, by the node's clock.
 	Start, End time.Time
 }
@@ -67,6 +70,7 @@ type resultMeta struct {
 	StdoutBytes      int64          `json:"stdoutBytes"`
 	StderrTailLength int            `json:"stderrTailLength"`
 	StderrBytes      int64          `json:"stderrBytes"`
+	OOMKills         int64          `json:"oomKills,omitempty"`
 	Start            time.Time      `json:"start"`
 	End              time.Time      `json:"end"`
 }
@@ -139,7 +143,7 @@ func WriteResult(w io.Writer, callUID string, attempt int32, r Result) error {
 		StartError: clip(r.StartError), StartErrorKind: r.StartErrorKind,
 		StdoutLength: len(r.Stdout), StdoutBytes: r.StdoutBytes,
 		StderrTailLength: len(r.StderrTail), StderrBytes: r.StderrBytes,
-		Start: r.Start, End: r.End,
+		OOMKills: r.OOMKills, Start: r.Start, End: r.End,
 	})
 	if err != nil {
 		return fmt.Errorf("encode the result: %w", err)
@@ -182,7 +186,7 @@ func decodeResult(payload []byte) (*Result, error) {
 		StartError: m.StartError, StartErrorKind: m.StartErrorKind,
 		Stdout: rest[:m.StdoutLength:m.StdoutLength], StdoutBytes: m.StdoutBytes,
 		StderrTail: rest[m.StdoutLength:], StderrBytes: m.StderrBytes,
-		Start: m.Start, End: m.End,
+		OOMKills: m.OOMKills, Start: m.Start, End: m.End,
 	}, nil
 }
 

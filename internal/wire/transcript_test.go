@@ -22,7 +22,7 @@ func sampleResult(stdout int) Result {
 	return Result{
 		ExitCode: -1, Signal: "SIGKILL", TimedOut: true,
 		Stdout: out, StdoutBytes: int64(stdout) + 7, StderrTail: []byte("no\xff\x00\n{\"version\":1"), StderrBytes: 99,
-		Start: start, End: start.Add(8 * time.Second),
+		OOMKills: 2, Start: start, End: start.Add(8 * time.Second),
 	}
 }
 

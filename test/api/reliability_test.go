@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -23,7 +22,7 @@ func TestReliabilityPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := testsByFolder(t)
-	named := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatchIndex(string(page), -1)
+	named := regexp.MustCompile("`(Test[A-Za-z]+)(?:/([A-Za-z]+))?`").FindAllStringSubmatchIndex(string(page), -1)
 	if len(named) < 30 {
 		t.Errorf("the page names %d tests: was its form changed?", len(named))
 	}
@@ -33,8 +32,12 @@ func TestReliabilityPage(t *testing.T) {
 		if m := folder.FindSubmatch(page[n[1]:]); m != nil {
 			where = string(m[1])
 		}
-		if !slices.Contains(tests[where], name) {
+		source := tests[where]
+		if !strings.Contains(source, "\nfunc "+name+"(t *testing.T)") {
 			t.Errorf("docs/reliability.md names %s in %s, which has none", name, where)
+		}
+		if n[4] >= 0 && !strings.Contains(source, `"`+string(page[n[4]:n[5]])+`"`) {
+			t.Errorf("docs/reliability.md names %s in %s, which has no test of that name", page[n[2]:n[5]], where)
 		}
 	}
 	for _, c := range cases {
@@ -44,11 +47,10 @@ func TestReliabilityPage(t *testing.T) {
 	}
 }
 
-// testsByFolder are the names of all tests.
-func testsByFolder(t *testing.T) map[string][]string {
+// testsByFolder is the source of all tests.
+func testsByFolder(t *testing.T) map[string]string {
 	t.Helper()
-	declared := regexp.MustCompile(`(?m)^func (Test[A-Za-z]+)\(t \*testing\.T\)`)
-	tests := map[string][]string{}
+	tests := map[string]string{}
 	for _, root := range []string{"controllers", "internal", "test"} {
 		err := filepath.WalkDir(filepath.Join("../..", root), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, "_test.go") {
@@ -59,9 +61,7 @@ func testsByFolder(t *testing.T) map[string][]string {
 				return err
 			}
 			where, err := filepath.Rel("../..", filepath.Dir(path))
-			for _, m := range declared.FindAllSubmatch(source, -1) {
-				tests[where] = append(tests[where], string(m[1]))
-			}
+			tests[where] += string(source)
 			return err
 		})
 		if err != nil {

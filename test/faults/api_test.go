@@ -52,10 +52,9 @@ var writes = []struct {
 
 // Each write of a call's life fails in each way once, also in the way that it
 // took effect and nobody heard of it. The call ends as if nothing had happened.
-func TestFailedWritesNeverStartTwice(t *testing.T) {
-	takeOver(t)
+func failedWrites(t *testing.T) {
 	proxy := newProxy(t)
-	startController(t, "", proxy.url).waitReady()
+	first(t, proxy.url)
 	tool := countingTool(t, "writes")
 	t.Run("writes", func(t *testing.T) {
 		for _, w := range writes {
@@ -137,11 +136,10 @@ func TestWriterBesideCallKeepsItsResult(t *testing.T) {
 
 // The controller goes on with what it knew some seconds ago: watches of one
 // resource say nothing from a write of the call on.
-func TestStaleCacheNeverStartsTwice(t *testing.T) {
+func staleCache(t *testing.T) {
 	const stale = 4 * time.Second
-	takeOver(t)
 	proxy := newProxy(t, "toolcalls", "jobs", "pods", "leases")
-	startController(t, "", proxy.url).waitReady()
+	first(t, proxy.url)
 	tool := countingTool(t, "stale")
 	hasty := countingTool(t, "stale-hasty", func(s *v1alpha1.ToolSpec) { s.StartDeadlineSeconds = 2 })
 	for _, tc := range []struct {

@@ -51,16 +51,14 @@ var clusterProgram = sync.OnceValues(func() (string, error) {
 // Each component of the cluster is killed and started again, with calls in
 // every state: before their sandbox is there, in the middle of their frame,
 // running, and printing their result.
-func TestRestartedClusterNeverStartsTwice(t *testing.T) {
+func restartedCluster(t *testing.T) {
 	ownCluster(t)
 	program, err := clusterProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
-	takeOver(t)
 	whole := t
-	p := startArmed(t, "")
-	p.waitReady()
+	p := first(t, "")
 	tool := countingTool(t, "restarted")
 	for _, tc := range []struct {
 		component string

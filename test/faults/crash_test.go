@@ -8,9 +8,7 @@ import (
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
@@ -61,21 +59,41 @@ func (a armed) waitPassed(t *testing.T) {
 // goes at once saves the wait for its end: the dead do nothing any more.
 func (a armed) next(t *testing.T) armed {
 	t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install, Name: controllerName}}
-	if err := client.IgnoreNotFound(cluster.Admin.Delete(t.Context(), lease)); err != nil {
+	if err := dropLease(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return startArmed(t, "")
 }
 
+// first starts a controller in place of those that other tests have killed.
+func first(t *testing.T, server string) armed {
+	t.Helper()
+	if err := dropLease(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := startArmed(t, server)
+	p.waitReady()
+	return p
+}
+
+// Whatever dies, hangs or is lost around a call: its tool is started at most
+// once. All of this shares the time in which the cluster has no other controller.
+func TestNeverTwice(t *testing.T) {
+	takeOver(t)
+	t.Run("KilledController", killedController)
+	t.Run("FailedWrites", failedWrites)
+	t.Run("StaleCache", staleCache)
+	t.Run("FrozenLeader", frozenLeader)
+	t.Run("SandboxGoneBesideItsCall", sandboxGone)
+	t.Run("RestartedCluster", restartedCluster)
+}
+
 // A controller is killed at each point of a call's life; another one, which
 // knows nothing but status and cluster, brings the call to its end. Each row is
 // one of the table in which the design says what it does.
-func TestKilledControllerNeverStartsTwice(t *testing.T) {
+func killedController(t *testing.T) {
 	whole := t // a controller outlives the row in which it starts
-	takeOver(t)
-	p := startArmed(t, "")
-	p.waitReady()
+	p := first(t, "")
 	tool := countingTool(t, "killed")
 	var all []*v1alpha1.ToolCall
 	for _, tc := range []struct {

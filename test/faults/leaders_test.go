@@ -14,11 +14,9 @@ import (
 // The leader is frozen between the entry and the first byte of a call; another
 // controller becomes leader and brings the call to its end. Then the first one
 // goes on where it stopped (C044).
-func TestFrozenLeaderNeverStartsTwice(t *testing.T) {
+func frozenLeader(t *testing.T) {
 	whole := t // the next row's leader outlives this one
-	takeOver(t)
-	first := startArmed(t, "")
-	first.waitReady()
+	first := first(t, "")
 	tool := countingTool(t, "frozen")
 	for _, tc := range []struct {
 		name, reason string

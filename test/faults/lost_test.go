@@ -12,7 +12,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -130,8 +129,7 @@ func startNext(t *testing.T, killed *process, flags ...string) *process {
 // dropLeadership removes the lease of a controller that is dead.
 func dropLeadership(t *testing.T) {
 	t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install, Name: controllerName}}
-	if err := client.IgnoreNotFound(cluster.Admin.Delete(t.Context(), lease)); err != nil {
+	if err := dropLease(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -64,7 +64,7 @@ func newProxy(t *testing.T, resources ...string) *proxy {
 		FlushInterval:  -1,
 		ModifyResponse: p.hold,
 	}
-	server := httptest.NewServer(p)
+	server := httptest.NewTLSServer(p)
 	t.Cleanup(func() {
 		server.CloseClientConnections() // watches do not end by themselves
 		server.Close()

@@ -51,6 +51,8 @@ func TestRan(t *testing.T) {
 		{name: "oom", reason: "C026: all of the tool's processes are one", script: eat, mods: []func(*v1alpha1.ToolSpec){memory("64Mi")}, code: v1alpha1.ErrorToolFailed, parts: []string{"memory"}},
 		{name: "oom-gvisor", reason: "C026: under gVisor the sandbox goes with it", script: eat, mods: []func(*v1alpha1.ToolSpec){memory("64Mi"), gvisor}, code: v1alpha1.ErrorToolFailed, parts: []string{"ran out of memory", "160Mi", "limits.memory"}},
 		{name: "oom-child", reason: "C027: the tool knows and says so", script: `( ` + eat + ` ) || exit 9`, mods: []func(*v1alpha1.ToolSpec){memory("64Mi")}, code: v1alpha1.ErrorToolFailed, parts: []string{"exit code 9"}},
+		{name: "oom-child-unsaid", reason: "C027: nor does it pass for a success if the tool says nothing", script: `( ` + eat + ` ); echo 1`, mods: []func(*v1alpha1.ToolSpec){memory("64Mi")},
+			code: v1alpha1.ErrorToolFailed, parts: []string{"exit code 0", "ran out of memory"}},
 		{name: "oom-child-gvisor", reason: "C027: under gVisor the sandbox goes with the child", script: `( ` + eat + ` ); echo 1`, mods: []func(*v1alpha1.ToolSpec){memory("64Mi"), gvisor}, code: v1alpha1.ErrorToolFailed, parts: []string{"ran out of memory"}},
 		{name: "scratch-full", reason: "/tmp is full at its limit, and the tool's words say so", script: `dd if=/dev/zero of=/tmp/x bs=1M || exit 4`, code: v1alpha1.ErrorToolFailed, parts: []string{"exit code 4", "No space left on device"}},
 		{name: "read-only", reason: "the root is not for writing", script: `echo x > /x || exit 5`, code: v1alpha1.ErrorToolFailed, parts: []string{"exit code 5", "Read-only file system"}},

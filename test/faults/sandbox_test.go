@@ -59,10 +59,8 @@ func TestDisturbedSandboxNeverStartsTwice(t *testing.T) {
 }
 
 // The same before the tool runs, and after it has answered.
-func TestSandboxGoneBesideItsCallNeverStartsTwice(t *testing.T) {
-	takeOver(t)
-	p := startArmed(t, "")
-	p.waitReady()
+func sandboxGone(t *testing.T) {
+	p := first(t, "")
 	tool := countingTool(t, "gone")
 	for _, tc := range []struct {
 		name, fault, reason string
