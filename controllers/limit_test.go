@@ -141,7 +141,7 @@ func TestQueueEnds(t *testing.T) {
 			if test.call == nil {
 				test.call = func(*v1alpha1.ToolCallSpec) {}
 			}
-			newTool(t, tools, "tool", test.tool)
+			tool := newTool(t, tools, "tool", test.tool)
 			first, release := occupied(t, tools)
 			call := newCall(t, tools, "tool", test.call)
 			if !test.atOnce {
@@ -157,6 +157,8 @@ func TestQueueEnds(t *testing.T) {
 			}
 			release()
 			waitForEnd(t, first)
+			// What is shown next is no race with a start deadline of seconds.
+			setSpec(t, tool, func(s *v1alpha1.ToolSpec) { s.StartDeadlineSeconds = 120 })
 			runs(t, newCall(t, tools, "tool"))
 		})
 	}
