@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/dispatch"
@@ -126,11 +127,12 @@ func (r *ToolCallReconciler) lookAtSandbox(ctx context.Context, s *gate.Starting
 		if pod != nil {
 			about = pod.UID
 		}
-		warnings, err := r.warnings(ctx, s.Job.Namespace, about)
-		if err != nil {
-			return gate.Verdict{}, err
+		if warnings, err := r.warnings(ctx, s.Job.Namespace, about); err != nil {
+			// They only explain the wait; without them it ends at its deadline all the same.
+			log.FromContext(ctx).Error(err, "Why a sandbox does not start is not known")
+		} else {
+			s.State = sandbox.Observe(s.Job, pod, warnings)
 		}
-		s.State = sandbox.Observe(s.Job, pod, warnings)
 	}
 	verdict := gate.Start(*s)
 	if s.State.Unexplained && !verdict.Ended() {

@@ -49,6 +49,9 @@ type Record struct {
 	// Decision of the policies; absent if the call ended before they were asked.
 	Decision *v1alpha1.PolicyDecision `json:"decision,omitempty"`
 
+	// Approvals that the rules asked for, and who had given them; absent if none did.
+	Approvals []Approval `json:"approvals,omitempty"`
+
 	// OK, ErrorCode, Attempts and DurationSeconds are set in End records.
 	OK        *bool              `json:"ok,omitempty"`
 	ErrorCode v1alpha1.ErrorCode `json:"errorCode,omitempty"`
@@ -56,6 +59,14 @@ type Record struct {
 	Attempts *int `json:"attempts,omitempty"`
 	// DurationSeconds from the call's creation, which has whole seconds, to its end.
 	DurationSeconds *float64 `json:"durationSeconds,omitempty"`
+}
+
+// Approval is what one rule asked for, and who had approved.
+type Approval struct {
+	Policy   string   `json:"policy"`
+	Rule     string   `json:"rule"`
+	Required int32    `json:"required"`
+	Granted  []string `json:"granted,omitempty"`
 }
 
 // Call names the call of a record.
@@ -133,6 +144,9 @@ func about(t Type, call *v1alpha1.ToolCall, now time.Time) Record {
 	}
 	if r.Tool.Namespace == "" {
 		r.Tool.Namespace = call.Namespace
+	}
+	for _, a := range call.Status.Approvals {
+		r.Approvals = append(r.Approvals, Approval{Policy: a.Policy, Rule: a.Rule, Required: a.RequiredApprovals, Granted: a.Granted})
 	}
 	if q := call.Spec.Requester; q != nil {
 		r.Requester.Username = q.Username

@@ -106,3 +106,22 @@ func TestWriteSaysWhatFailed(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Who said yes is in the trail, and what a rule still asked for.
+func TestApprovals(t *testing.T) {
+	records := Records(&v1alpha1.ToolCallStatus{}, call(func(c *v1alpha1.ToolCall) {
+		c.Status.Approvals = []v1alpha1.ApprovalStatus{
+			{Policy: "tools/money", Rule: "big", RequiredApprovals: 2, Granted: []string{"alice", "bob"}},
+			{Policy: "security", Rule: "prod", RequiredApprovals: 1},
+		}
+		c.Status.Result = &v1alpha1.Result{OK: ptr.To(false), ErrorCode: v1alpha1.ErrorApprovalExpired, Retryable: ptr.To(true)}
+	}), created)
+	line, err := json.Marshal(records[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `"approvals":[{"policy":"tools/money","rule":"big","required":2,"granted":["alice","bob"]},{"policy":"security","rule":"prod","required":1}]`
+	if len(records) != 1 || !strings.Contains(string(line), want) {
+		t.Errorf("the record is %s, want in it %s", line, want)
+	}
+}
