@@ -42,11 +42,11 @@ template() { "$binary" template callgate "$chart" --kube-version 1.36.0 "$@"; }
 
 # renders WHAT PATTERN ARGS...: with these arguments, a rendered line is the pattern (grep -x -E).
 renders() {
-	local what=$1 pattern=$2 out
+	local what=$1 pattern=$2 rendered
 	shift 2
-	if ! out="$(template --namespace callgate-system "$@" 2>&1)"; then
-		fail "$what: $out"
-	elif ! grep -qxE -e " *$pattern" <<<"$out"; then
+	if ! rendered="$(template --namespace callgate-system "$@" 2>&1)"; then
+		fail "$what: $rendered"
+	elif ! grep -qxE -e " *$pattern" <<<"$rendered"; then
 		fail "$what: no line is $pattern"
 	fi
 }

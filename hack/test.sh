@@ -36,12 +36,13 @@ first_build() {
 # started the cluster; it is written before the attempt, so that half a cluster is taken down too.
 on_cluster() {
 	if [ "$KUBECONFIG" = "$PWD/.cluster/kubeconfig" ] && ! make -s cluster-status >/dev/null 2>&1; then
-		touch "$out/started-cluster"
+		touch "$CALLGATE_OUT/started-cluster"
 	fi
 	KEEP_SANDBOXES=2s make cluster-up images deploy
 	"$@"
 }
-export out
+# By a name that no script uses for something larger: an exported variable goes to every program they start.
+export CALLGATE_OUT=$out
 export -f first_build on_cluster
 
 for suite in "${suites[@]}"; do
