@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -122,8 +123,10 @@ func TestEndedByOthers(t *testing.T) {
 			code: v1alpha1.ErrorToolTimeout, parts: []string{"4s"}, within: 8 * time.Second},
 		{name: "deleted", reason: "deleted with a short grace: cut off", script: `sleep 30; echo 1`, act: deletion(1),
 			code: v1alpha1.ErrorOutcomeUnknown, parts: []string{"may have taken effect"}, within: 8 * time.Second},
-		{name: "deleted-idempotent", reason: "the same of a tool that may run again", script: `sleep 30; echo 1`, act: deletion(1),
-			mods: []func(*v1alpha1.ToolSpec){func(s *v1alpha1.ToolSpec) { s.SideEffects = v1alpha1.SideEffectsIdempotent }},
+		{name: "deleted-idempotent", reason: "the same of a tool that may run again, and has no retries", script: `sleep 30; echo 1`, act: deletion(1),
+			mods: []func(*v1alpha1.ToolSpec){func(s *v1alpha1.ToolSpec) {
+				s.SideEffects, s.MaxRetries = v1alpha1.SideEffectsIdempotent, ptr.To[int32](0)
+			}},
 			code: v1alpha1.ErrorOutcomeUnknown, retryable: true, within: 8 * time.Second},
 		{name: "deleted-gvisor", reason: "the same under gVisor", script: `sleep 30; echo 1`, mods: []func(*v1alpha1.ToolSpec){gvisor}, act: deletion(1),
 			code: v1alpha1.ErrorOutcomeUnknown, within: 8 * time.Second},

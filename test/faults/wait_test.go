@@ -47,7 +47,7 @@ func TestDeadlineOverEveryWait(t *testing.T) {
 		{name: "awaiting-approval", reason: "that nobody gives", command: long, waits: v1alpha1.ReasonAwaitingApproval,
 			policy: rule("ask", v1alpha1.PolicyRule{Effect: v1alpha1.EffectRequireApproval, Approval: &v1alpha1.RuleApproval{
 				Approvers: []v1alpha1.Subject{{Kind: v1alpha1.SubjectUser, Name: "nobody"}}, ExpireAfterSeconds: 3600}}),
-			code: v1alpha1.ErrorApprovalExpired, retryable: true, parts: []string{"deadlineSeconds is 4", "nobody"}},
+			code: v1alpha1.ErrorApprovalExpired, retryable: true, parts: []string{"deadlineSeconds (4)", "nobody"}},
 		{name: "queued", reason: "for the place of another call", command: long, tool: func(s *v1alpha1.ToolSpec) { s.MaxConcurrentCalls = 1 }, first: true,
 			waits: v1alpha1.ReasonQueued, code: v1alpha1.ErrorRateLimited, retryable: true, parts: []string{"deadlineSeconds (4)", "maxConcurrentCalls"}},
 		{name: "starting", reason: "for a node that has room", command: long, waits: v1alpha1.ReasonStarting,
