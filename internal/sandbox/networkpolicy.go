@@ -89,6 +89,11 @@ func cutBlock(block *networkingv1.IPBlock) bool {
 	var except []netip.Prefix
 	for i, text := range block.Except {
 		if e, err := parseCIDR(text); err == nil {
+			if covers(e, p) {
+				// An IPv4 block with an exception in IPv6 notation: the API server compares
+				// the lengths of the two as written, and takes one that is all of the block.
+				return false
+			}
 			except = append(except, e)
 			block.Except[i] = e.String()
 		}
