@@ -84,6 +84,8 @@ func At(name string) {
 		select {} // the signal may take a moment
 	case "stop":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		// Another thread may get the signal first: nothing goes on before all have stopped.
+		time.Sleep(500 * time.Millisecond)
 	default:
 		d, err := time.ParseDuration(what)
 		if err != nil {

@@ -48,16 +48,20 @@ func TestFinishedCallsAndRestarts(t *testing.T) {
 	errs := make([]error, keep+more)
 	inParallel(more, 8, func(i int) { errs[i] = agent.Create(ctx, calling(fmt.Sprint("oldest-", i), nil, "absent")) })
 	finished(ctx, t, agents, more)
-	time.Sleep(time.Second) // ends are told apart by whole seconds
+	short := calling("short-lived", ptr.To[int32](1), tool.Name)
+	if err := agent.Create(ctx, short); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Succeeded(t, cluster.Finish(ctx, t, short))
+	time.Sleep(3 * time.Second) // ends are told apart by whole seconds, and the time of the short one is over
 	inParallel(keep-5, 16, func(i int) { errs[more+i] = agent.Create(ctx, calling(fmt.Sprint("refused-", i), nil, "absent")) })
 	for _, err := range errs {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	short := calling("short-lived", ptr.To[int32](2), tool.Name)
 	var ran []*v1alpha1.ToolCall
-	for _, call := range []*v1alpha1.ToolCall{calling("ran-1", nil, tool.Name), calling("ran-2", nil, tool.Name), short,
+	for _, call := range []*v1alpha1.ToolCall{calling("ran-1", nil, tool.Name), calling("ran-2", nil, tool.Name),
 		calling("ran-3", ptr.To[int32](3600), tool.Name), calling("ran-4", nil, tool.Name), calling("ran-5", nil, tool.Name)} {
 		if err := agent.Create(ctx, call); err != nil {
 			t.Fatal(err)
