@@ -20,6 +20,12 @@ const permanentGrace = 5 * time.Second
 // before another one is made.
 const minStay = time.Second
 
+// refusedStay is the same for one whose pod the API server refuses: the Job
+// controller asks four times in it, and then ever more rarely. A new Job is
+// asked for at once, so that a quota that is freed is not noticed a minute later.
+// The last one stays, for what it has to say.
+const refusedStay = 10 * time.Second
+
 // imageGrace is the same for an image that its registry does not have: it may
 // be pushed in the same minute. The kubelet asks again after 10 s.
 const imageGrace = 15 * time.Second
@@ -98,6 +104,9 @@ func start(s Starting) Verdict {
 	case sandbox.PhaseNeverStarted, sandbox.PhaseEnded:
 		return replace(s, left, "the sandbox ended before it got the call: "+s.State.Words)
 	}
+	if s.Pod == nil && s.State.Refused && left > refusedStay && s.Now.Sub(s.Job.CreationTimestamp.Time) >= stay(s, refusedStay) {
+		return wait(ActDeleteSandbox, v1alpha1.ReasonRetrying, "the sandbox is made again: "+s.State.Words, time.Second)
+	}
 	grace := permanentGrace
 	if s.State.ImageMissing {
 		grace = imageGrace
@@ -126,19 +135,21 @@ func lastWords(call *v1alpha1.ToolCall) string {
 }
 
 // replace decides about a sandbox that ended without its call: another one is
-// made in its place, unless only a change can help or the time is over. Each
-// one stays half as long as all before it have taken, so that a cause that lasts
-// does not make ever more sandboxes.
+// made in its place, unless only a change can help or the time is over.
 func replace(s Starting, left time.Duration, words string) Verdict {
 	if s.State.Permanent || left <= 0 {
 		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "%s", words)
 	}
-	created := s.Job.CreationTimestamp.Time
-	pause := max(created.Sub(s.Since)/2, minStay) - s.Now.Sub(created)
-	if pause > 0 {
+	if pause := stay(s, minStay) - s.Now.Sub(s.Job.CreationTimestamp.Time); pause > 0 {
 		return wait(ActNone, v1alpha1.ReasonRetrying, words, min(pause, left, maxBackoff))
 	}
 	return wait(ActDeleteSandbox, v1alpha1.ReasonRetrying, words, time.Second)
+}
+
+// stay is how long a sandbox stays before another one is made: half as long as
+// all before it have taken, so that a cause that lasts does not make ever more.
+func stay(s Starting, least time.Duration) time.Duration {
+	return max(s.Job.CreationTimestamp.Sub(s.Since)/2, least)
 }
 
 // begun is when what the sandbox waits for now could begin: its pod may have

@@ -139,6 +139,26 @@ func TestStart(t *testing.T) {
 			change: func(s *Starting) {
 				state(s, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}}))
 			}, wait: "Starting", message: "exceeded quota: q", after: 110 * time.Second},
+		{reason: "C014: after 10 s a new Job is made, for which the Job controller asks at once",
+			change: func(s *Starting) {
+				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+			},
+			act: ActDeleteSandbox, wait: "Retrying", message: "exceeded quota: q", after: time.Second},
+		{reason: "C014: not earlier",
+			change: func(s *Starting) {
+				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+				age(s, 9*time.Second)
+			}, wait: "Starting", message: "exceeded quota: q", after: 111 * time.Second},
+		{reason: "C014: and ever more rarely",
+			change: func(s *Starting) {
+				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+				s.Since = s.Now.Add(-50 * time.Second)
+			}, wait: "Starting", message: "exceeded quota: q", after: 70 * time.Second},
+		{reason: "C014: the last one stays, for what it says",
+			change: func(s *Starting) {
+				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+				s.Tool.Spec.StartDeadlineSeconds = 20
+			}, wait: "Starting", message: "exceeded quota: q", after: 10 * time.Second},
 		{reason: "C017: what no time cures ends early, and is not retryable",
 			change: func(s *Starting) {
 				state(s, sandbox.State{Phase: sandbox.PhaseStarting, Permanent: true, Words: "violates PodSecurity"})

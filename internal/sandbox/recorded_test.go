@@ -13,6 +13,7 @@ import (
 func TestObserveRecorded(t *testing.T) {
 	var (
 		waits   = State{Phase: PhaseStarting}
+		refused = State{Phase: PhaseStarting, Refused: true}
 		final   = State{Phase: PhaseStarting, Permanent: true}
 		noImage = State{Phase: PhaseStarting, Permanent: true, ImageMissing: true}
 		never   = State{Phase: PhaseNeverStarted}
@@ -45,7 +46,7 @@ func TestObserveRecorded(t *testing.T) {
 		{"start-error-memory", "too little memory for the runtime: a node that is full says the same", unexplained(waits), "memory limit too low?"},
 		{"unschedulable-cpu", "C009: a node may come", waits, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"},
 		{"unschedulable-selector", "C009: a node may come", waits, "didn't match Pod's node affinity/selector"},
-		{"quota-exceeded", "C014: somebody may free it", unexplained(waits), "FailedCreate: Error creating: pods \"callgate-"},
+		{"quota-exceeded", "C014: somebody may free it", unexplained(refused), "FailedCreate: Error creating: pods \"callgate-"},
 		{"quota-demands", "C015: no time gives the pod limits", unexplained(final), "must specify limits.cpu for: tool"},
 		{"quota-met", "C015: ours always has limits", runs, ""},
 		{"limit-range-max", "C016", unexplained(final), "maximum memory usage per Container is 64Mi, but limit is 224Mi"},
@@ -54,7 +55,7 @@ func TestObserveRecorded(t *testing.T) {
 		{"pod-security", "C017: the text of Pod Security", unexplained(final), `violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "tool"`},
 		{"pod-security-injected", "C018: the name of the container that is to blame", unexplained(final), `(container "injected" must set`},
 		{"policy-denied", "the policy's text", unexplained(final), "denied request: images must be signed"},
-		{"webhook-down", "it may come back", unexplained(waits), `failed calling webhook "pods.webhook.example"`},
+		{"webhook-down", "it may come back", unexplained(refused), `failed calling webhook "pods.webhook.example"`},
 		{"runtime-class-missing", "no RuntimeClass", unexplained(final), `RuntimeClass "absent" not found`},
 		{"runtime-handler-missing", "a RuntimeClass, and no such runtime on the node", unexplained(final), `no runtime for "unhandled" is configured`},
 		{"kubelet-out-of-cpu", "refused by the kubelet", cutOff, "OutOfcpu: Pod was rejected: Node didn't have enough resource: cpu"},

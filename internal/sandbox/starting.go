@@ -60,8 +60,9 @@ func observeJob(job *batchv1.Job, events []corev1.Event) State {
 	if e == nil {
 		return State{Phase: PhaseStarting, Words: "the Job has no pod yet", Unexplained: true}
 	}
+	permanent := containsAny(e.Message, finalWords) && !passing(e.Message)
 	return State{Phase: PhaseStarting, Words: join(e.Reason, e.Message), Unexplained: true,
-		Permanent: containsAny(e.Message, finalWords) && !passing(e.Message)}
+		Permanent: permanent, Refused: e.Reason == "FailedCreate" && !permanent}
 }
 
 // observeStarting reads why the container of a pod does not run yet.

@@ -36,6 +36,9 @@ type State struct {
 	Unexplained bool
 	// Permanent: waiting longer cannot help, only a change can.
 	Permanent bool
+	// Refused: the API server refuses the Job's pod for a reason that time may cure.
+	// The Job controller asks again, each time after twice as long, up to a minute.
+	Refused bool
 	// ImageMissing, with Permanent: a registry says that it has no such image.
 	// That may have been asked while the image was on its way.
 	ImageMissing bool
