@@ -141,7 +141,7 @@ func staleCache(t *testing.T) {
 	proxy := newProxy(t, "toolcalls", "jobs", "pods", "leases")
 	first(t, proxy.url)
 	tool := countingTool(t, "stale")
-	hasty := countingTool(t, "stale-hasty", func(s *v1alpha1.ToolSpec) { s.StartDeadlineSeconds = 2 })
+	hasty := countingTool(t, "stale-hasty", func(s *v1alpha1.ToolSpec) { s.StartDeadlineSeconds = 8 })
 	for _, tc := range []struct {
 		name, resource, since, reason string
 		tool                          *v1alpha1.Tool
@@ -165,7 +165,10 @@ func staleCache(t *testing.T) {
 					matches = w.by(call)
 				}
 			}
-			lock := proxy.held[tc.resource]
+			lock, stale := proxy.held[tc.resource], stale
+			if tool == hasty {
+				stale += time.Duration(hasty.Spec.StartDeadlineSeconds) * time.Second // it is over while the cache is stale
+			}
 			r := proxy.on(matches, func(w http.ResponseWriter, pass func(http.ResponseWriter)) {
 				lock.Lock()
 				time.AfterFunc(stale, lock.Unlock)
