@@ -121,8 +121,10 @@ func (r *SandboxReconciler) delete(ctx context.Context, job *batchv1.Job, exits 
 		}
 	}
 	fault.At("sandbox-removal")
+	// A conflict, too, is looked at again: that it is another Job by now is not the
+	// only cause of one, and nothing else may come to look at this one.
 	err := r.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &job.UID})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete the sandbox: %w", err)
 	}
 	return nil
