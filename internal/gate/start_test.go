@@ -38,6 +38,10 @@ func starting() Starting {
 func TestStart(t *testing.T) {
 	age := func(s *Starting, d time.Duration) { s.Now = s.Job.CreationTimestamp.Add(d) }
 	state := func(s *Starting, state sandbox.State) { s.State = state }
+	exceeded := func(s *Starting) sandbox.State {
+		return sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+	}
+	refused := func(s *Starting) { s.Pod, s.State = nil, exceeded(s) }
 	for _, tc := range []struct {
 		reason    string
 		change    func(*Starting)
@@ -132,31 +136,29 @@ func TestStart(t *testing.T) {
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "startDeadlineSeconds (10)"},
 		{reason: "C014: a quota that is used up stays retryable to the end",
 			change: func(s *Starting) {
-				state(s, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}}))
+				state(s, exceeded(s))
 				age(s, 120*time.Second)
 			}, code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "exceeded quota: q"},
 		{reason: "C014: and is waited for until then",
 			change: func(s *Starting) {
-				state(s, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}}))
+				state(s, exceeded(s))
 			}, wait: "Starting", message: "exceeded quota: q", after: 110 * time.Second},
 		{reason: "C014: after 10 s a new Job is made, for which the Job controller asks at once",
-			change: func(s *Starting) {
-				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
-			},
-			act: ActDeleteSandbox, wait: "Retrying", message: "exceeded quota: q", after: time.Second},
+			change: refused,
+			act:    ActDeleteSandbox, wait: "Retrying", message: "exceeded quota: q", after: time.Second},
 		{reason: "C014: not earlier",
 			change: func(s *Starting) {
-				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+				refused(s)
 				age(s, 9*time.Second)
 			}, wait: "Starting", message: "exceeded quota: q", after: 111 * time.Second},
 		{reason: "C014: and ever more rarely",
 			change: func(s *Starting) {
-				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+				refused(s)
 				s.Since = s.Now.Add(-50 * time.Second)
 			}, wait: "Starting", message: "exceeded quota: q", after: 70 * time.Second},
 		{reason: "C014: the last one stays, for what it says",
 			change: func(s *Starting) {
-				s.Pod, s.State = nil, sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
+				refused(s)
 				s.Tool.Spec.StartDeadlineSeconds = 20
 			}, wait: "Starting", message: "exceeded quota: q", after: 10 * time.Second},
 		{reason: "C017: what no time cures ends early, and is not retryable",
