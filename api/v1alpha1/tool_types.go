@@ -211,7 +211,6 @@ const (
 )
 
 // ToolNetwork says what the tool may reach.
-// +kubebuilder:validation:XValidation:rule="!has(self.dns) || self.dns == 'None'",message="dns: Cluster is not served by this version",fieldPath=".dns"
 type ToolNetwork struct {
 	// egress are the destinations that the tool may reach, in the type of
 	// NetworkPolicy. Link-local and metadata addresses are cut out of every range.
@@ -220,13 +219,15 @@ type ToolNetwork struct {
 	// +kubebuilder:validation:MaxItems=64
 	Egress []networkingv1.NetworkPolicyEgressRule `json:"egress,omitempty"`
 
-	// dns says whether names can be resolved. This version refuses Cluster.
+	// dns says whether names can be resolved. Cluster lets the tool ask the pods
+	// labelled k8s-app=kube-dns in kube-system. It does not let the tool reach what
+	// the names stand for; but a DNS that asks servers outside carries data there.
 	// +optional
 	// +kubebuilder:default=None
 	DNS DNSMode `json:"dns,omitempty"`
 
 	// loopback lets the tool use sockets to talk to its own helpers on
-	// 127.0.0.1. Without it and without egress every socket but AF_UNIX is refused.
+	// 127.0.0.1. Without it, egress and dns every socket but AF_UNIX is refused.
 	// +optional
 	Loopback bool `json:"loopback,omitempty"`
 }

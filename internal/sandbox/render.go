@@ -213,6 +213,9 @@ func podSpec(in Input) corev1.PodSpec {
 			},
 		}},
 	}
+	if t.Spec.Isolation.Network.DNS == v1alpha1.DNSCluster {
+		spec.DNSPolicy, spec.DNSConfig = corev1.DNSClusterFirst, nil
+	}
 	if rc := t.Spec.Isolation.RuntimeClassName; rc != "" {
 		// Whether its handler supports user namespaces is not known here, and
 		// gVisor's does not; unset leaves it to the runtime.
@@ -283,11 +286,11 @@ func resources(t *v1alpha1.Tool, scratch resource.Quantity) corev1.ResourceRequi
 }
 
 // AllowSockets says whether a Tool may open sockets of the network at all.
-// Without egress and loopback the runner refuses them from the first
+// Without egress, dns and loopback the runner refuses them from the first
 // instruction, and no network plugin has to be waited for.
 func AllowSockets(t *v1alpha1.Tool) bool {
 	n := t.Spec.Isolation.Network
-	return len(n.Egress) > 0 || n.Loopback
+	return len(n.Egress) > 0 || n.DNS == v1alpha1.DNSCluster || n.Loopback
 }
 
 func digest(spec corev1.PodSpec) string {

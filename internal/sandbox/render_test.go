@@ -113,6 +113,14 @@ func weak(tool *v1alpha1.Tool, spec *corev1.PodSpec) (problems []string) {
 	bad(ptr.Deref(spec.EnableServiceLinks, true), "service links are on")
 	bad(spec.HostNetwork || spec.HostPID || spec.HostIPC || spec.ShareProcessNamespace != nil, "a namespace is shared")
 	bad(tool.Spec.Isolation.RuntimeClassName == "" && ptr.Deref(spec.HostUsers, true), "hostUsers is not false")
+	resolver := corev1.DNSNone
+	if tool.Spec.Isolation.Network.DNS == v1alpha1.DNSCluster {
+		resolver = corev1.DNSClusterFirst
+		bad(spec.DNSConfig != nil, "the resolver is not the cluster's alone: %v", spec.DNSConfig)
+	} else {
+		bad(spec.DNSConfig == nil || !slices.Equal(spec.DNSConfig.Nameservers, []string{"127.0.0.1"}), "there is a resolver: %v", spec.DNSConfig)
+	}
+	bad(spec.DNSPolicy != resolver, "dnsPolicy is %q, not %q", spec.DNSPolicy, resolver)
 	bad(spec.RestartPolicy != corev1.RestartPolicyNever, "restartPolicy is %q", spec.RestartPolicy)
 	bad(ptr.Deref(spec.RuntimeClassName, "") != tool.Spec.Isolation.RuntimeClassName, "runtimeClassName is %v", spec.RuntimeClassName)
 	for _, v := range spec.Volumes {
@@ -400,6 +408,8 @@ func TestAllowSockets(t *testing.T) {
 		{"no egress, no loopback: no sockets", v1alpha1.ToolNetwork{}, false},
 		{"loopback", v1alpha1.ToolNetwork{Loopback: true}, true},
 		{"egress", v1alpha1.ToolNetwork{Egress: []networkingv1.NetworkPolicyEgressRule{{}}}, true},
+		{"dns, which is asked through a socket", v1alpha1.ToolNetwork{DNS: v1alpha1.DNSCluster}, true},
+		{"no dns, said so", v1alpha1.ToolNetwork{DNS: v1alpha1.DNSNone}, false},
 	} {
 		if got := AllowSockets(testTool(func(t *v1alpha1.Tool) { t.Spec.Isolation.Network = tc.network })); got != tc.want {
 			t.Errorf("%s: AllowSockets is %v", tc.reason, got)

@@ -127,8 +127,6 @@ func TestNotServedYet(t *testing.T) {
 	const not = "not served by this version"
 	runSchemaRows(t, []schemaRow{
 		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, []string{"spec.warm", not}, "no sandbox would wait"},
-		{"dns", validTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, []string{"spec.isolation.network.dns", not}, "names would not resolve"},
-		{"no dns", validTool, `{spec: {isolation: {network: {dns: None}}}}`, nil, "what this version does"},
 	})
 }
 
