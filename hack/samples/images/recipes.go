@@ -58,7 +58,7 @@ var recipes = []recipe{
 	{
 		name: "testtools", path: "/bin",
 		fill: func(ctx context.Context, b builder, t tree) error {
-			archs := map[string]string{"echo": runtime.GOARCH, "netprobe": runtime.GOARCH}
+			archs := map[string]string{"echo": runtime.GOARCH, "netask": runtime.GOARCH, "netprobe": runtime.GOARCH}
 			if runtime.GOARCH == "amd64" { // the others have no 32-bit Intel calls
 				archs["sockets386"], archs["int80"] = "386", "amd64"
 			}
