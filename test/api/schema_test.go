@@ -250,6 +250,8 @@ func TestSchema(t *testing.T) {
 		{"empty command", smallestTool, `{spec: {container: {command: []}}}`, []string{"spec.container.command"}, "nothing to run"},
 		{"MCP", smallestTool, `{spec: {container: {protocol: MCP}}}`, []string{"spec.container.protocol", "Stdio"}, "reserved"},
 		{"root", smallestTool, `{spec: {container: {runAsUser: 0}}}`, []string{"spec.container.runAsUser"}, "never"},
+		{"names of the cluster", smallestTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, nil, "with no egress: two permissions"},
+		{"unknown names", smallestTool, `{spec: {isolation: {network: {dns: Node}}}}`, []string{"spec.isolation.network.dns", "Cluster"}, "one of two"},
 		{"unknown effect on the world", smallestTool, `{spec: {sideEffects: Some}}`, []string{"spec.sideEffects", "NonIdempotent"}, "one of three"},
 		{"no time", smallestTool, `{spec: {timeoutSeconds: 0}}`, []string{"spec.timeoutSeconds"}, "zero is not forever"},
 		{"output over the bound", smallestTool, `{spec: {output: {maxBytes: 262145}}}`, []string{"spec.output.maxBytes"}, "what a status can hold"},
