@@ -198,7 +198,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request, c *container) {
 	}
 	n.checkRecorded(c, header)
 	_ = wire.WriteAccepted(out, header.CallUID, header.Attempt)
-	_ = wire.WriteResult(out, header.CallUID, header.Attempt, c.tool(call))
+	_ = wire.WriteResult(out, call.Seal(header), c.tool(call))
 	_, _ = io.Copy(io.Discard, in) // until the controller has it
 	_ = json.NewEncoder(streams[corev1.StreamTypeError]).Encode(metav1.Status{Status: metav1.StatusSuccess})
 }

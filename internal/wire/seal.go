@@ -74,7 +74,7 @@ func (s Seal) seal(payload []byte) ([]byte, error) {
 	return aead.Seal(nonce, nonce, payload, s.binding()), nil
 }
 
-var errForeignSeal = errors.New("it does not open with the key of this attempt: it is not the runner's, or the controller's key was replaced since the call was sent")
+var errForeignSeal = errors.New("it does not open with the key of this attempt: it is not the runner's, or the controller's key (Secret callgate-result-key) was replaced since the call was sent")
 
 // open is the inverse of seal.
 func (s Seal) open(sealed []byte) ([]byte, error) {

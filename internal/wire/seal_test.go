@@ -191,7 +191,7 @@ func TestWithoutTheKeyNothingOpens(t *testing.T) {
 	}{
 		{"there is none", nil, "the key to open it is not there"},
 		{"one of a wrong length", make(Key, 16), "the key has 16 bytes, it must have 32"},
-		{"another one", make(Key, KeyBytes), "the controller's key was replaced"},
+		{"another one", make(Key, KeyBytes), "the controller's key (Secret callgate-result-key) was replaced"},
 	} {
 		tr := Transcript{Seal: Seal{CallUID: testCall, Attempt: 1, PodUID: testPod, Key: tt.key}}
 		_, _ = tr.Write(in)

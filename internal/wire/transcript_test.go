@@ -246,7 +246,7 @@ func TestMemoryStaysFlat(t *testing.T) {
 // cut makes no difference.
 func FuzzTranscript(f *testing.F) {
 	f.Add(whole(f, sampleResult(100)), uint16(100))
-	f.Add([]byte("{\"version\":2,\"type\":\"result\",\"callUID\":\"" + testCall + "\",\"attempt\":1,\"part\":1}\n"), uint16(3))
+	f.Add([]byte("{\"version\":2,\"type\":\"result\",\"callUID\":\""+testCall+"\",\"attempt\":1,\"part\":1}\n"), uint16(3))
 	f.Add([]byte("{\"version\":2,\"type\":\"stderr\",\"offset\":9223372036854775807,\"data\":\"AAAA\"}\n"), uint16(3))
 	f.Fuzz(func(t *testing.T, in []byte, cut uint16) {
 		one := take(in).Snapshot()
