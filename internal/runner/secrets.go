@@ -87,7 +87,7 @@ func (v *secretValues) addFile(path string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // it is only read
+	defer f.Close()
 	value, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
 	if err != nil {
 		return err
