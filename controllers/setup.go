@@ -103,12 +103,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	wake := func(call types.NamespacedName) {
 		woken <- event.TypedGenericEvent[types.NamespacedName]{Object: call}
 	}
+	results := newResultKey(mgr.GetClient(), mgr.GetAPIReader(), o.Install)
+	if err := mgr.Add(results); err != nil {
+		return fmt.Errorf("add the key of results: %w", err)
+	}
 	calls := &ToolCallReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: clientset.CoreV1(),
 		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
 		Stamping: stamping.State, schemas: schemas, policies: policies, wakeUp: wake,
 		queue: &limit.Queue{}, rateLocks: keymutex.NewHashed(0),
-		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake),
+		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake), results: results,
 	}
 	if err := calls.setup(mgr, woken); err != nil {
 		return fmt.Errorf("toolcall controller: %w", err)

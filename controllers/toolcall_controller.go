@@ -56,6 +56,7 @@ type ToolCallReconciler struct {
 	schemas    *schemaCache
 	policies   *policyCache
 	dispatcher *dispatch.Dispatcher
+	results    *resultKey
 	confirm    confirmer
 	waiters    waiters
 	// unstored calls wait for something of them to be stored; leaving ones were

@@ -24,6 +24,7 @@ import (
 	"callgate.dev/callgate/internal/dispatch"
 	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/result"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/wire"
 )
@@ -72,7 +73,11 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	case gate.ActDeleteSandbox:
 		return verdict, r.deleteJob(ctx, l.call, s.Job)
 	case gate.ActDispatch:
-		l.plan = r.plan(l.call, l.admitted, s.Pod)
+		plan := r.plan(l.call, l.admitted, s.Pod)
+		if plan.target.Key, err = r.results.of(ctx, plan.target); err != nil {
+			return gate.Unstored(s.Call, s.Tool, s.Since, s.Now, err.Error()), nil
+		}
+		l.plan = plan
 	}
 	return verdict, nil
 }
@@ -207,6 +212,9 @@ func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeo
 		MaxStdoutBytes: maxBytes(tool),
 		TimeoutMillis:  int64(timeout) * 1000,
 		AllowSockets:   sandbox.AllowSockets(tool),
+		StdoutIsJSON:   sandbox.OutputRules(tool).Format == result.FormatJSON,
+		SecretEnv:      sandbox.SecretEnv(tool),
+		SecretPaths:    sandbox.SecretPaths(tool),
 	}
 	if tool.Spec.Container.Stdin == v1alpha1.StdinNone {
 		c.DevNullStdin = true

@@ -4,6 +4,7 @@ package result
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"callgate.dev/callgate/internal/jsonvalue"
@@ -55,7 +56,8 @@ type Envelope struct {
 	OK        bool
 	Data      []byte // compact JSON; nil unless OK
 	ErrorCode string // empty if OK
-	// Message is one printable line, at most about 2 KiB: what, where, limit and actual value, what to do. Empty if OK.
+	// Message is one printable line, at most about 2 KiB: what, where, limit and actual value, what to do. If OK it is
+	// empty, or says that something in what the tool printed was masked.
 	Message string
 	// Retryable: the same call, unchanged, may be proposed again without a second side effect, and may end otherwise.
 	Retryable bool
@@ -65,8 +67,38 @@ type Envelope struct {
 const outOfMemory = " (a process of it was killed because the sandbox ran out of memory: raise container.resources.limits.memory of the Tool, or ask for less)"
 
 // Normalize returns the envelope of a finished run. The first of these that applies decides: time over, not started, ended
-// by a signal, exit code, size of stdout, its format, the output schema. Text on stderr is no failure.
+// by a signal, exit code, size of stdout, its format, the output schema. Text on stderr is no failure. Whatever decides,
+// the message says what was masked.
 func Normalize(spec Spec, run wire.Result) Envelope {
+	e := normalize(spec, run)
+	if note := maskedWords(run); note != "" && e.Message != "" {
+		e.Message = jsonvalue.Cut(e.Message, beforeNote) + "; " + note
+	} else if note != "" {
+		e.Message = note
+	}
+	return e
+}
+
+// beforeNote bounds what stands before the words about masking, in bytes, so that
+// nobody who bounds the message at 4 KiB cuts them off.
+const beforeNote = 3800
+
+// maskedWords says what was masked, "" if nothing was.
+func maskedWords(run wire.Result) string {
+	var where []string
+	if n := run.StdoutMasked; n > 0 {
+		where = append(where, fmt.Sprintf("%d on stdout", n))
+	}
+	if n := run.StderrMasked; n > 0 {
+		where = append(where, fmt.Sprintf("%d on stderr", n))
+	}
+	if len(where) == 0 {
+		return ""
+	}
+	return "values of the Tool's Secrets were replaced by [masked]: " + strings.Join(where, ", ")
+}
+
+func normalize(spec Spec, run wire.Result) Envelope {
 	switch {
 	case run.TimedOut:
 		return timedOut(spec)
@@ -96,9 +128,9 @@ func Normalize(spec Spec, run wire.Result) Envelope {
 	if limit, size := spec.maxBytes(), max(run.StdoutBytes, int64(len(run.Stdout))); size > limit {
 		return failure(CodeOutputTooLarge, fmt.Sprintf(
 			"the tool printed %d bytes on stdout, output.maxBytes allows %d: ask for less, or print less", size, limit))
-	} else if size > int64(len(run.Stdout)) {
+	} else if kept := int64(len(run.Stdout)) + run.StdoutShrunk; size > kept {
 		return failure(CodeInvalidOutput, fmt.Sprintf(
-			"the tool printed %d bytes on stdout, but only the first %d were kept", size, len(run.Stdout)))
+			"the tool printed %d bytes on stdout, but only the first %d were kept", size, kept))
 	}
 	data, problem := spec.data(run.Stdout)
 	if problem == "" && spec.Schema != nil {

@@ -156,7 +156,7 @@ func TestNormalize(t *testing.T) {
 func checkEnvelope(t *testing.T, e Envelope) {
 	t.Helper()
 	if e.OK {
-		if e.ErrorCode != "" || e.Message != "" || e.Retryable || !json.Valid(e.Data) {
+		if e.ErrorCode != "" || e.Message != "" && !strings.HasPrefix(e.Message, "values of the Tool's Secrets were replaced") || e.Retryable || !json.Valid(e.Data) {
 			t.Errorf("a success with %+v, data %q", e, e.Data)
 		}
 		checkStored(t, e.Data)

@@ -85,7 +85,7 @@ func Run() int {
 	reported := make(chan error, 1)
 	go func() {
 		live.close()
-		reported <- wire.WriteResult(out, in.header.CallUID, in.header.Attempt, result)
+		reported <- wire.WriteResult(out, in.call.Seal(in.header), result)
 	}()
 	select {
 	case err := <-reported:

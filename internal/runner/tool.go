@@ -27,21 +27,25 @@ const (
 
 // runTool runs the call's command to its end, and ends everything it left.
 func runTool(call wire.Call, live *liveStderr) wire.Result {
+	secrets, err := readSecrets(os.Environ(), call.SecretEnv, call.SecretPaths)
+	if err != nil {
+		return notStarted(&startError{wire.StartRunnerFault, err.Error()}, secrets)
+	}
 	env := toolEnv(os.Environ(), call.Env)
 	path, startErr := lookPath(call.Argv[0], env)
 	if startErr != nil {
-		return notStarted(startErr)
+		return notStarted(startErr, secrets)
 	}
 	stdio, err := openStdio(call.DevNullStdin)
 	if err != nil {
-		return notStarted(&startError{wire.StartRunnerFault, err.Error()})
+		return notStarted(&startError{wire.StartRunnerFault, err.Error()}, secrets)
 	}
 	oomKillsBefore := oomKills()
 	pid, startErr := start(path, call.Argv, env, stdio.child, call.AllowSockets)
 	begin := time.Now()
 	stdio.closeChild()
 	if startErr != nil {
-		return notStarted(startErr)
+		return notStarted(startErr, secrets)
 	}
 
 	exited, allGone := reap(pid)
@@ -54,9 +58,10 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 	}
 	stdout := &head{max: call.MaxStdoutBytes}
 	stderr := &tail{max: wire.MaxStderrTailBytes}
+	masking := &maskWriter{secrets: secrets, w: io.MultiWriter(stderr, live)}
 	var reading sync.WaitGroup
 	reading.Go(func() { copyOutput(stdout, stdio.stdout) })
-	reading.Go(func() { copyOutput(io.MultiWriter(stderr, live), stdio.stderr) })
+	reading.Go(func() { copyOutput(masking, stdio.stderr) })
 
 	r := await(pid, exited, begin.Add(time.Duration(call.TimeoutMillis)*time.Millisecond))
 	r.Start, r.End = begin, time.Now()
@@ -74,15 +79,24 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 		_ = stopReading(pipe) // fails only for a closed file
 	}
 	reading.Wait()
+	masking.flush()
 
-	r.Stdout, r.StdoutBytes = stdout.kept, stdout.total
-	r.StderrTail, r.StderrBytes = stderr.bytes(), stderr.total
+	mask := secrets.mask
+	if call.StdoutIsJSON {
+		mask = secrets.maskJSON
+	}
+	r.Stdout, r.StdoutMasked = mask(stdout.kept)
+	r.StdoutBytes, r.StdoutShrunk = stdout.total, int64(len(stdout.kept)-len(r.Stdout))
+	r.StderrTail, r.StderrBytes, r.StderrMasked = stderr.bytes(), stderr.total, masking.count
 	return r
 }
 
-func notStarted(e *startError) wire.Result {
+// notStarted is the result of a tool that did not run. Its words may hold values,
+// where a command or PATH does.
+func notStarted(e *startError, secrets *secrets) wire.Result {
 	now := time.Now()
-	return wire.Result{ExitCode: -1, StartError: e.text, StartErrorKind: e.kind, Start: now, End: now}
+	words, count := secrets.mask([]byte(e.text))
+	return wire.Result{ExitCode: -1, StartError: string(words), StartErrorKind: e.kind, StderrMasked: count, Start: now, End: now}
 }
 
 // await waits for the tool's end, and brings it about when its time is over.

@@ -94,6 +94,9 @@ func Job(in Input) *batchv1.Job {
 		v1alpha1.LabelAttempt: strconv.Itoa(int(in.Attempt)),
 	}
 	pod := podSpec(in)
+	annotations := noCollection()
+	annotations[v1alpha1.AnnotationCall] = in.Call.String()
+	annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
 	timeout, start := int64(TimeoutSeconds(in.Tool)), int64(StartDeadlineSeconds(in.Tool))
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
@@ -115,14 +118,8 @@ func Job(in Input) *batchv1.Job {
 			ActiveDeadlineSeconds:   ptr.To(start + timeout + GraceSeconds + 60),
 			TTLSecondsAfterFinished: ptr.To[int32](jobTTLSeconds),
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{
-					Labels: labels,
-					Annotations: map[string]string{
-						v1alpha1.AnnotationCall:                          in.Call.String(),
-						"cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-					},
-				},
-				Spec: pod,
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
+				Spec:       pod,
 			},
 		},
 	}
