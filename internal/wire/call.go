@@ -51,6 +51,12 @@ type Call struct {
 	// AllowSockets leaves out the filter that refuses every socket family but
 	// AF_UNIX. The zero value means no sockets.
 	AllowSockets bool
+	// MaxFileBytes is the size that no file of the tool's may grow past; 0 means no
+	// bound.
+	MaxFileBytes int64
+	// MaxProcesses bounds the processes and threads of the tool's user, the runner's
+	// included; 0 means no bound. It needs a sandbox whose user nobody else has.
+	MaxProcesses int64
 }
 
 // body is Call as it travels. Strings that need not be UTF-8 are bytes here,
@@ -63,6 +69,8 @@ type body struct {
 	MaxStdoutBytes int64     `json:"maxStdoutBytes"`
 	TimeoutMillis  int64     `json:"timeoutMillis"`
 	AllowSockets   bool      `json:"allowSockets,omitempty"`
+	MaxFileBytes   int64     `json:"maxFileBytes,omitempty"`
+	MaxProcesses   int64     `json:"maxProcesses,omitempty"`
 }
 
 type bodyEnv struct {
@@ -79,6 +87,7 @@ func WriteCall(w io.Writer, callUID string, attempt int32, podUID string, c Call
 	b := body{
 		Stdin: c.Stdin, DevNullStdin: c.DevNullStdin,
 		MaxStdoutBytes: c.MaxStdoutBytes, TimeoutMillis: c.TimeoutMillis, AllowSockets: c.AllowSockets,
+		MaxFileBytes: c.MaxFileBytes, MaxProcesses: c.MaxProcesses,
 	}
 	for _, arg := range c.Argv {
 		b.Argv = append(b.Argv, []byte(arg))
@@ -143,6 +152,7 @@ func readCall(r *bufio.Reader, podUID string) (h Header, c Call, err error) {
 	c = Call{
 		Stdin: b.Stdin, DevNullStdin: b.DevNullStdin,
 		MaxStdoutBytes: b.MaxStdoutBytes, TimeoutMillis: b.TimeoutMillis, AllowSockets: b.AllowSockets,
+		MaxFileBytes: b.MaxFileBytes, MaxProcesses: b.MaxProcesses,
 	}
 	for _, arg := range b.Argv {
 		c.Argv = append(c.Argv, string(arg))
@@ -224,6 +234,9 @@ func (c Call) validate() error {
 	}
 	if c.TimeoutMillis < 1 || c.TimeoutMillis > MaxTimeoutMillis {
 		return fmt.Errorf("timeoutMillis is %d, allowed are 1 to %d", c.TimeoutMillis, MaxTimeoutMillis)
+	}
+	if c.MaxFileBytes < 0 || c.MaxProcesses < 0 {
+		return fmt.Errorf("maxFileBytes is %d and maxProcesses is %d, neither may be negative", c.MaxFileBytes, c.MaxProcesses)
 	}
 	return nil
 }
