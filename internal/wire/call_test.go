@@ -22,7 +22,7 @@ func validCall() Call {
 		Stdin: []byte("{\"a\":\"\x00\xff\"}"),
 		Env:   []EnvVar{{Name: "CALLGATE_IDEMPOTENCY_KEY", Value: "ship-\xff$(HOME)"}},
 
-		MaxStdoutBytes: 65536, TimeoutMillis: 8000, AllowSockets: true,
+		MaxStdoutBytes: 65536, TimeoutMillis: 8000, AllowSockets: true, MaxFileBytes: 65 << 20, MaxProcesses: 256,
 	}
 }
 
