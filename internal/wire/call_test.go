@@ -147,6 +147,8 @@ func TestWriteCallRefusesWhatReadCallWould(t *testing.T) {
 		{"'=' in a name", func(c *Call) { c.Env[0].Name = "A=B" }},
 		{"stdin and /dev/null", func(c *Call) { c.DevNullStdin = true }},
 		{"capture over the bound", func(c *Call) { c.MaxStdoutBytes = MaxStdoutBytes + 1 }},
+		{"a negative bound of files", func(c *Call) { c.MaxFileBytes = -1 }},
+		{"a negative bound of processes", func(c *Call) { c.MaxProcesses = -1 }},
 		{"a timeout that would overflow", func(c *Call) { c.TimeoutMillis = 1 << 62 }},
 		{"body over the bound", func(c *Call) { c.Stdin = make([]byte, MaxBodyBytes) }},
 	}
