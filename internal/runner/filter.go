@@ -17,6 +17,7 @@ const (
 	noFamily = uint32(seccomp.ActionErrno) | uint32(unix.EAFNOSUPPORT)
 	noCall   = uint32(seccomp.ActionErrno) | uint32(unix.ENOSYS)
 	noRight  = uint32(seccomp.ActionErrno) | uint32(unix.EPERM)
+	done     = uint32(seccomp.ActionErrno) // errno 0: nothing is done, and the caller is told that it was
 )
 
 // Where struct seccomp_data has what the filter looks at. Arguments are 64 bits
@@ -26,26 +27,41 @@ const (
 	wordSize, argSize                 = 4, 8
 )
 
-// argument is one that may have a single value.
-type argument struct{ index, only uint32 }
+// argument is a condition on one: that it is not value, in any of its 64 bits, or
+// with is, that its low half is, which is all that the kernel takes of an int.
+type argument struct {
+	index, value uint32
+	is           bool
+}
+
+func not(index, value uint32) argument { return argument{index, value, false} }
+
+func is(index, value uint32) argument { return argument{index, value, true} }
 
 // guarded are calls by which a tool could take limits, CPU time or disk time away
 // from its runner, which has the same user: each is refused if all of its
-// arguments have another value, in any of their 64 bits. A tool may still do all
-// of it to itself. What is left is sched_setaffinity, which programs use on their
-// own threads, and which takes nothing from the runner but a choice of CPUs.
+// conditions hold. A tool may still do all of it to itself. What is left is
+// sched_setaffinity, which programs use on their own threads, and which takes
+// nothing from the runner but a choice of CPUs.
+//
+// The limit of core dumps stays as it is, see [noCoreDumps]. Many programs set it
+// to 0 for their secrets' sake and do not go on if they cannot.
 var guarded = []struct {
-	call string
-	args []argument
+	call   string
+	args   []argument
+	answer uint32
 }{
-	{"prlimit64", []argument{{0, 0}, {2, 0}}}, // of another process, with a new limit
-	{"setpriority", []argument{{0, unix.PRIO_PROCESS}}},
-	{"setpriority", []argument{{1, 0}}},
-	{"ioprio_set", []argument{{0, 1}}}, // IOPRIO_WHO_PROCESS
-	{"ioprio_set", []argument{{1, 0}}},
-	{"sched_setscheduler", []argument{{0, 0}}},
-	{"sched_setparam", []argument{{0, 0}}},
-	{"sched_setattr", []argument{{0, 0}}},
+	{"prlimit64", []argument{not(0, 0), not(2, 0)}, noRight}, // of another process, with a new limit
+	{"prlimit64", []argument{is(1, unix.RLIMIT_CORE), not(2, 0), not(3, 0)}, noRight},
+	{"prlimit64", []argument{is(1, unix.RLIMIT_CORE), not(2, 0)}, done},
+	{"setrlimit", []argument{is(0, unix.RLIMIT_CORE)}, done},
+	{"setpriority", []argument{not(0, unix.PRIO_PROCESS)}, noRight},
+	{"setpriority", []argument{not(1, 0)}, noRight},
+	{"ioprio_set", []argument{not(0, 1)}, noRight}, // IOPRIO_WHO_PROCESS
+	{"ioprio_set", []argument{not(1, 0)}, noRight},
+	{"sched_setscheduler", []argument{not(0, 0)}, noRight},
+	{"sched_setparam", []argument{not(0, 0)}, noRight},
+	{"sched_setattr", []argument{not(0, 0)}, noRight},
 }
 
 // filterCalls puts a filter on the calling thread and what it forks. It refuses
@@ -124,15 +140,19 @@ func guard(info *arch.Info) ([]bpf.Instruction, error) {
 		if !found {
 			return nil, fmt.Errorf("no number of %s on architecture %s", g.call, info.Name)
 		}
-		refuse := []bpf.Instruction{bpf.RetConstant{Val: noRight}}
+		refuse := []bpf.Instruction{bpf.RetConstant{Val: g.answer}}
 		for _, a := range g.args {
 			low := argOffset + argSize*a.index
-			refuse = append([]bpf.Instruction{
+			condition := []bpf.Instruction{
 				load(low),
-				bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: a.only, SkipTrue: 2},
+				bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: a.value, SkipTrue: 2},
 				load(low + wordSize),
 				bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: uint8(len(refuse))},
-			}, refuse...)
+			}
+			if a.is {
+				condition = []bpf.Instruction{load(low), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: a.value, SkipTrue: uint8(len(refuse))}}
+			}
+			refuse = append(condition, refuse...)
 		}
 		program = append(program, load(callOffset), bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(number), SkipFalse: uint8(len(refuse))})
 		program = append(program, refuse...)

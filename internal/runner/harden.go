@@ -14,11 +14,14 @@ import (
 )
 
 // closeDoors makes this process's memory, environment and descriptors
-// unreadable to others of the same user, and keeps every descriptor but the
+// unreadable to others of the same user, lets nobody dump it, and keeps every descriptor but the
 // standard ones from a child.
 func closeDoors() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_SET_DUMPABLE: %w", err)
+	}
+	if err := noCoreDumps(); err != nil {
+		return err
 	}
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close_range: %w", err)

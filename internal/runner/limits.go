@@ -74,8 +74,13 @@ func execTool(args []string, report io.Writer) error {
 	return errors.New(strconv.Itoa(int(errno)))
 }
 
-// limit sets the limits of this process, soft and hard, never above what the
-// container's own allow. 0 sets none.
+// noCoreDumps keeps memory of the runner and of the tool from the node, for good.
+// A limit of 0 would only keep it out of files: where the node's core_pattern
+// names a program, the kernel runs that as root on the node for any limit but 1,
+// and 1 byte is too little for a file.
+func noCoreDumps() error { return setLimit("RLIMIT_CORE", unix.RLIMIT_CORE, 1) }
+
+// limit sets the limits that are a tool's only. 0 sets none.
 func limit(fileBytes, processes uint64) error {
 	for _, l := range []struct {
 		name     string
@@ -83,7 +88,6 @@ func limit(fileBytes, processes uint64) error {
 		max      uint64
 		set      bool
 	}{
-		{"RLIMIT_CORE", unix.RLIMIT_CORE, 0, true},
 		{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, maxOpenFiles, true},
 		{"RLIMIT_FSIZE", unix.RLIMIT_FSIZE, fileBytes, fileBytes > 0},
 		{"RLIMIT_NPROC", unix.RLIMIT_NPROC, processes, processes > 0},
@@ -91,14 +95,23 @@ func limit(fileBytes, processes uint64) error {
 		if !l.set {
 			continue
 		}
-		var now unix.Rlimit
-		if err := unix.Getrlimit(l.resource, &now); err != nil {
-			return fmt.Errorf("read %s: %w", l.name, err)
+		if err := setLimit(l.name, l.resource, l.max); err != nil {
+			return err
 		}
-		value := min(l.max, now.Max)
-		if err := unix.Setrlimit(l.resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
-			return fmt.Errorf("set %s to %d: %w", l.name, value, err)
-		}
+	}
+	return nil
+}
+
+// setLimit sets a limit of this process, soft and hard, never above what the
+// container's own allows.
+func setLimit(name string, resource int, value uint64) error {
+	var now unix.Rlimit
+	if err := unix.Getrlimit(resource, &now); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	value = min(value, now.Max)
+	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
+		return fmt.Errorf("set %s to %d: %w", name, value, err)
 	}
 	return nil
 }

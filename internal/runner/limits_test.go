@@ -18,11 +18,11 @@ import (
 )
 
 func TestToolHasLimits(t *testing.T) {
-	c := call(sh("ulimit -Sn; ulimit -Hn; ulimit -Hc; grep -E 'Max (file size|processes)' /proc/self/limits")...)
+	c := call(sh("ulimit -Sn; ulimit -Hn; ulimit -c 0 || echo refused; grep -E 'Max (core file size|file size|processes)' /proc/self/limits")...)
 	c.MaxFileBytes, c.MaxProcesses = 1<<20, 77
 	r := run(t, c)
 	fields := strings.Fields(string(r.Stdout))
-	want := strings.Fields("1024 1024 0 Max file size 1048576 1048576 bytes Max processes 77 77 processes")
+	want := strings.Fields("1024 1024 Max file size 1048576 1048576 bytes Max core file size 1 1 bytes Max processes 77 77 processes")
 	if !slices.Equal(fields, want) {
 		t.Errorf("got %q, want %q", fields, want)
 	}
@@ -61,6 +61,7 @@ func limitsOf(t *testing.T, pid string) map[string]string {
 // TestLimitsAreNotTheRunners: it needs its descriptors and threads to report.
 func TestLimitsAreNotTheRunners(t *testing.T) {
 	s := open(t)
+	s.waitFor("ready", isReady)
 	pid := strconv.Itoa(s.cmd.Process.Pid)
 	before := limitsOf(t, pid)
 	c := call(sh("echo up >&2; exec sleep 600")...)
@@ -115,13 +116,14 @@ func TestForksEnd(t *testing.T) {
 func TestToolCannotTakeLimitsFromTheRunner(t *testing.T) {
 	for _, sockets := range []bool{false, true} {
 		s := open(t, asPID1(t))
+		s.waitFor("ready", isReady)
 		pid := strconv.Itoa(s.cmd.Process.Pid)
 		before := limitsOf(t, pid)
 		c := call(helper("take-limits")...)
 		c.AllowSockets = sockets
 		s.send(c)
 		r := s.result()
-		want := []string{"read limits ", "own limits ", "limits EPERM", "limits, high bits set EPERM",
+		want := []string{"read limits ", "own limits ", "own core limit ", "own core limit, the old one asked for EPERM", "limits EPERM", "limits, high bits set EPERM",
 			"own nice ", "nice EPERM", "nice, high bits set EPERM", "nice of a group EPERM", "nice of the user EPERM",
 			"own ioprio ", "ioprio EPERM", "ioprio of the user EPERM",
 			"scheduler EPERM", "own scheduler ", "sched_setparam EPERM", "sched_setattr EPERM"}
@@ -176,35 +178,43 @@ func TestToolFilterProgram(t *testing.T) {
 		allow  = 0x7fff0000
 		eperm  = 0x00050000 | int(unix.EPERM)
 		enosys = 0x00050000 | int(unix.ENOSYS)
+		faked  = 0x00050000
 	)
 	for _, tt := range []struct {
 		reason string
 		info   *arch.Info
 		call   string
-		args   [3]uint64
+		args   [4]uint64
 		want   int
 	}{
-		{"a call that has nothing to do with it", native, "read", [3]uint64{1, 1, 1}, allow},
-		{"a socket", native, "socket", [3]uint64{unix.AF_INET, 1, 0}, allow},
-		{"its own limits", native, "prlimit64", [3]uint64{0, 7, 0x7f0000001000}, allow},
-		{"reading another's", native, "prlimit64", [3]uint64{1, 7, 0}, allow},
-		{"another's", native, "prlimit64", [3]uint64{1, 7, 0x7f0000001000}, eperm},
-		{"a pointer whose low half is 0", native, "prlimit64", [3]uint64{1, 7, 0x7f0000000000}, eperm},
-		{"a PID with high bits, which the kernel drops", native, "prlimit64", [3]uint64{1<<32 | 1, 7, 1}, eperm},
-		{"a negative PID", native, "prlimit64", [3]uint64{1<<64 - 1, 7, 1}, eperm},
-		{"its own nice", native, "setpriority", [3]uint64{unix.PRIO_PROCESS, 0, 19}, allow},
-		{"a thread's nice", native, "setpriority", [3]uint64{unix.PRIO_PROCESS, 7, 19}, eperm},
-		{"PRIO_USER, oneself, which is the runner, too", native, "setpriority", [3]uint64{unix.PRIO_USER, 0, 19}, eperm},
-		{"its own ioprio", native, "ioprio_set", [3]uint64{1, 0, 0}, allow},
-		{"a group's ioprio", native, "ioprio_set", [3]uint64{2, 0, 0}, eperm},
-		{"affinity is used by programs on their threads", native, "sched_setaffinity", [3]uint64{9, 8, 1}, allow},
-		{"a 32-bit program's limits", foreign, "prlimit64", [3]uint64{1, 7, 1}, eperm},
-		{"a 32-bit program's own limits", foreign, "prlimit64", [3]uint64{0, 7, 1}, allow},
-		{"a 32-bit program's nice", foreign, "setpriority", [3]uint64{0, 1, 1}, eperm},
-		{"a 32-bit program's scheduler", foreign, "sched_setscheduler", [3]uint64{1, 1, 1}, eperm},
-		{"a 32-bit program's read", foreign, "read", [3]uint64{1, 1, 1}, allow},
-		{"another architecture", &arch.Info{ID: arch.S390X.ID, SyscallNames: map[string]int{"read": 3}}, "read", [3]uint64{}, enosys},
-		{"x32", arch.X32, "read", [3]uint64{}, enosys},
+		{"a call that has nothing to do with it", native, "read", [4]uint64{1, 1, 1}, allow},
+		{"a socket", native, "socket", [4]uint64{unix.AF_INET, 1, 0}, allow},
+		{"its own limits", native, "prlimit64", [4]uint64{0, 7, 0x7f0000001000}, allow},
+		{"reading another's", native, "prlimit64", [4]uint64{1, 7, 0}, allow},
+		{"another's", native, "prlimit64", [4]uint64{1, 7, 0x7f0000001000}, eperm},
+		{"its own core limit stays, and it is told that it was set", native, "prlimit64", [4]uint64{0, unix.RLIMIT_CORE, 0x7f0000001000, 0}, faked},
+		{"… whatever is in the half that the kernel drops", native, "prlimit64", [4]uint64{0, 1<<32 | unix.RLIMIT_CORE, 0x7f0000001000, 0}, faked},
+		{"… but not if it wants to know the old one", native, "prlimit64", [4]uint64{0, unix.RLIMIT_CORE, 0x7f0000001000, 0x7f0000002000}, eperm},
+		{"reading its core limit", native, "prlimit64", [4]uint64{0, unix.RLIMIT_CORE, 0, 0x7f0000002000}, allow},
+		{"the old call", native, "setrlimit", [4]uint64{unix.RLIMIT_CORE, 0x7f0000001000}, faked},
+		{"the old call for another limit", native, "setrlimit", [4]uint64{unix.RLIMIT_NOFILE, 0x7f0000001000}, allow},
+		{"a 32-bit program's core limit", foreign, "setrlimit", [4]uint64{unix.RLIMIT_CORE, 1}, faked},
+		{"a pointer whose low half is 0", native, "prlimit64", [4]uint64{1, 7, 0x7f0000000000}, eperm},
+		{"a PID with high bits, which the kernel drops", native, "prlimit64", [4]uint64{1<<32 | 1, 7, 1}, eperm},
+		{"a negative PID", native, "prlimit64", [4]uint64{1<<64 - 1, 7, 1}, eperm},
+		{"its own nice", native, "setpriority", [4]uint64{unix.PRIO_PROCESS, 0, 19}, allow},
+		{"a thread's nice", native, "setpriority", [4]uint64{unix.PRIO_PROCESS, 7, 19}, eperm},
+		{"PRIO_USER, oneself, which is the runner, too", native, "setpriority", [4]uint64{unix.PRIO_USER, 0, 19}, eperm},
+		{"its own ioprio", native, "ioprio_set", [4]uint64{1, 0, 0}, allow},
+		{"a group's ioprio", native, "ioprio_set", [4]uint64{2, 0, 0}, eperm},
+		{"affinity is used by programs on their threads", native, "sched_setaffinity", [4]uint64{9, 8, 1}, allow},
+		{"a 32-bit program's limits", foreign, "prlimit64", [4]uint64{1, 7, 1}, eperm},
+		{"a 32-bit program's own limits", foreign, "prlimit64", [4]uint64{0, 7, 1}, allow},
+		{"a 32-bit program's nice", foreign, "setpriority", [4]uint64{0, 1, 1}, eperm},
+		{"a 32-bit program's scheduler", foreign, "sched_setscheduler", [4]uint64{1, 1, 1}, eperm},
+		{"a 32-bit program's read", foreign, "read", [4]uint64{1, 1, 1}, allow},
+		{"another architecture", &arch.Info{ID: arch.S390X.ID, SyscallNames: map[string]int{"read": 3}}, "read", [4]uint64{}, enosys},
+		{"x32", arch.X32, "read", [4]uint64{}, enosys},
 	} {
 		if tt.info == nil || tt.info == arch.X32 && runtime.GOARCH != "amd64" {
 			continue // a machine without such programs

@@ -98,7 +98,7 @@ func TestProbeInForce(t *testing.T) {
 
 // A tool has limits of its own, and cannot take the runner's.
 func TestLimitsOfProcesses(t *testing.T) {
-	const limits = "ulimit -Hn; ulimit -Hc; grep 'Max file size' /proc/self/limits | tr -s ' '; renice 19 -p 1 2>/dev/null && echo 'reniced PID 1'; nice -n 5 true || echo 'no nice'"
+	const limits = "ulimit -Hn; ulimit -Hc; ulimit -c 0 || echo refused; grep 'Max file size' /proc/self/limits | tr -s ' '; renice 19 -p 1 2>/dev/null && echo 'reniced PID 1'; nice -n 5 true || echo 'no nice'"
 	for _, tc := range []struct {
 		name string
 		mods []func(*v1alpha1.ToolSpec)

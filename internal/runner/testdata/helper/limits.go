@@ -23,7 +23,9 @@ func takeLimits() {
 	l, p, o := uintptr(unsafe.Pointer(&limit)), uintptr(unsafe.Pointer(&param)), uintptr(unsafe.Pointer(&old))
 	const self, high = 0, 1 << 32
 	try("read limits", unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, 0, o)
-	try("own limits", unix.SYS_PRLIMIT64, self, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&unix.Rlimit{})), 0)
+	try("own limits", unix.SYS_PRLIMIT64, self, unix.RLIMIT_NOFILE, l, 0)
+	try("own core limit", unix.SYS_PRLIMIT64, self, unix.RLIMIT_CORE, l, 0)
+	try("own core limit, the old one asked for", unix.SYS_PRLIMIT64, self, unix.RLIMIT_CORE, l, o)
 	try("limits", unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, l, 0)
 	try("limits, high bits set", unix.SYS_PRLIMIT64, high|1, unix.RLIMIT_NOFILE, l, 0)
 	try("own nice", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, self, 5, 0)
