@@ -44,12 +44,11 @@ func execArgs(path string, call wire.Call) []string {
 func becomeTool(args []string) int {
 	report := os.NewFile(reportFD, "report")
 	unix.CloseOnExec(reportFD)
-	if err := execTool(args, report); err != nil {
-		_, _ = io.WriteString(report, err.Error()) // nobody is left to be told
-	}
+	_, _ = io.WriteString(report, execTool(args, report).Error()) // nobody is left to be told
 	return wire.ExitNoCall
 }
 
+// execTool returns only an error: what it says of it, behind what it said before.
 func execTool(args []string, report io.Writer) error {
 	if len(args) < 6 || args[1] != execMode {
 		return errors.New("the runner takes no arguments")

@@ -3,6 +3,7 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -218,7 +219,7 @@ func start(path string, call wire.Call, env []string, files [3]uintptr) (int, *s
 		pid, err := syscall.ForkExec("/proc/self/exe", execArgs(path, call), &syscall.ProcAttr{
 			Env: env, Files: append(files[:], reporter), Sys: &syscall.SysProcAttr{Setsid: true},
 		})
-		if err == unix.E2BIG { // the tool's own, which would not fit either
+		if errors.Is(err, unix.E2BIG) { // the tool's own, which would not fit either
 			c <- started{0, err}
 			return
 		}
@@ -230,7 +231,7 @@ func start(path string, call wire.Call, env []string, files [3]uintptr) (int, *s
 	s := <-c
 	_ = unix.Close(int(reporter)) // the tool's runner has its own copy
 	switch {
-	case s.err == unix.E2BIG:
+	case errors.Is(s.err, unix.E2BIG):
 		return 0, execError(call.Argv[0], path, s.err)
 	case s.err != nil:
 		return 0, &startError{wire.StartRunnerFault, s.err.Error()}

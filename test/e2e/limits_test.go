@@ -105,7 +105,7 @@ func TestLimitsOfProcesses(t *testing.T) {
 	}{{"limits", nil}, {"limits-gvisor", []func(*v1alpha1.ToolSpec){gvisor}}, {"limits-sockets", []func(*v1alpha1.ToolSpec){loopback}}} {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx := start(t)
-			mods := append(tc.mods, text, timeout(20))
+			mods := append([]func(*v1alpha1.ToolSpec){text, timeout(20)}, tc.mods...)
 			tool := shell(ctx, t, tc.name, limits, mods...)
 			if data := unquote(t, succeeded(t, callOf(ctx, t, tool, ""))); data != "1024\n0\nMax file size 68157440 68157440 bytes \n" {
 				t.Errorf("got %q", data)
