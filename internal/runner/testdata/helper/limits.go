@@ -28,7 +28,7 @@ func takeLimits() {
 	try("own core limit, the old one asked for", unix.SYS_PRLIMIT64, self, unix.RLIMIT_CORE, l, o)
 	try("limits", unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, l, 0)
 	try("limits, high bits set", unix.SYS_PRLIMIT64, high|1, unix.RLIMIT_NOFILE, l, 0)
-	try("own nice", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, self, 5, 0)
+	try("own nice", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, self, 19, 0)
 	try("nice", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 1, 19, 0)
 	try("nice, high bits set", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, high|1, 19, 0)
 	try("nice of a group", unix.SYS_SETPRIORITY, unix.PRIO_PGRP, 1, 19, 0)
