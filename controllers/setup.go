@@ -34,6 +34,11 @@ type Options struct {
 	Install string
 	// RunnerImage holds the runner; it is mounted into every sandbox.
 	RunnerImage string
+	// RequireNetworkIsolation: no tool that may open sockets starts before its
+	// sandbox has proven that its NetworkPolicy is in force.
+	RequireNetworkIsolation bool
+	// APIServer is the address of the API server's Service, as host:port.
+	APIServer string
 	// KeepSandboxes is how long the sandbox of a tool that answered stays, so that
 	// its log can be read.
 	KeepSandboxes time.Duration
@@ -78,11 +83,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	schemas, policies := &schemaCache{}, &policyCache{}
+	api := &apiServer{reader: mgr.GetAPIReader(), service: o.APIServer, required: o.RequireNetworkIsolation}
 	stamping := &StampingReconciler{Client: mgr.GetClient(), Install: o.Install}
 	if err := stamping.setup(mgr); err != nil {
 		return fmt.Errorf("stamping controller: %w", err)
 	}
-	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas, policies: policies}).setup(mgr); err != nil {
+	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas, policies: policies, api: api}).setup(mgr); err != nil {
 		return fmt.Errorf("tool controller: %w", err)
 	}
 	if err := (&ToolPolicyReconciler{Client: mgr.GetClient(), schemas: schemas, policies: policies}).setup(mgr); err != nil {
@@ -110,7 +116,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	calls := &ToolCallReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: clientset.CoreV1(),
 		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
-		Stamping: stamping.State, schemas: schemas, policies: policies, wakeUp: wake,
+		Stamping: stamping.State, schemas: schemas, policies: policies, api: api, wakeUp: wake,
 		queue: &limit.Queue{}, rateLocks: keymutex.NewHashed(0),
 		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake), results: results,
 	}

@@ -50,6 +50,7 @@ type ToolReconciler struct {
 
 	schemas  *schemaCache
 	policies *policyCache
+	api      *apiServer
 }
 
 // problem is why a Tool is not Ready; the zero value means that it is.
@@ -86,6 +87,13 @@ func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 			return ctrl.Result{}, err
 		}
 		c.Message = userNamespaceWords(t) + words
+		_, unproven, err := r.api.probe(ctx, t)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		if unproven != "" {
+			c.Message += "; " + unproven
+		}
 	}
 	t.Status.ObservedGeneration = t.Generation
 	apimeta.SetStatusCondition(&t.Status.Conditions, c)
@@ -229,11 +237,15 @@ func sameNetworkPolicy(have, want *networkingv1.NetworkPolicy) bool {
 // checkSandbox lets the API server judge the Job that calls of this Tool would
 // get, as a dry run.
 func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	probe, _, err := r.api.probe(ctx, t)
+	if err != nil {
+		return problem{}, err
+	}
 	job := sandbox.Job(sandbox.Input{
-		Tool: t, Install: r.Install, RunnerImage: r.RunnerImage,
+		Tool: t, Install: r.Install, RunnerImage: r.RunnerImage, Probe: probe,
 		CallUID: t.UID, Call: client.ObjectKeyFromObject(t), Attempt: 1,
 	})
-	err := r.Create(ctx, job, client.DryRunAll)
+	err = r.Create(ctx, job, client.DryRunAll)
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
 		return problem{}, nil // time cures it; each call waits for it by itself

@@ -55,6 +55,7 @@ type ToolCallReconciler struct {
 
 	schemas    *schemaCache
 	policies   *policyCache
+	api        *apiServer
 	dispatcher *dispatch.Dispatcher
 	results    *resultKey
 	confirm    confirmer

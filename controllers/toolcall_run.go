@@ -41,6 +41,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	if err != nil {
 		return 0, err
 	}
+	output.MaxFileBytes = sandbox.MaxFileBytes(pod)
 	running := gate.Running{
 		Now: time.Now(), Call: call, Attempt: attempt, Output: output, Pod: pod,
 		State: sandbox.Observe(nil, pod, nil), CanResend: tool != nil,
@@ -67,7 +68,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 		if t.Key, err = r.results.of(ctx, t); err != nil {
 			return 0, err
 		}
-		r.dispatcher.Send(t, frame(call, tool, command, attempt.TimeoutSeconds))
+		r.dispatcher.Send(t, frame(call, tool, command, attempt.TimeoutSeconds, pod))
 	case gate.ActStop:
 		fault.At("stop")
 		// Never 0: a forced deletion would forget a container that still runs.

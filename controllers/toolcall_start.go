@@ -51,8 +51,12 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	if v := gate.Rest(l.call, s.Tool, s.Now); !v.Passed() {
 		return v, nil
 	}
+	probe, _, err := r.api.probe(ctx, s.Tool)
+	if err != nil {
+		return gate.Verdict{}, err
+	}
 	s.Want = sandbox.Job(sandbox.Input{
-		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage,
+		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage, Probe: probe,
 		CallUID: s.Call.UID, Call: client.ObjectKeyFromObject(s.Call), Attempt: nextAttempt(s.Call),
 	})
 	job := &batchv1.Job{}
@@ -185,7 +189,7 @@ func (r *ToolCallReconciler) plan(call *v1alpha1.ToolCall, admitted gate.Admitte
 	return &dispatchPlan{
 		attempt: attempt,
 		target:  target(call, &attempt),
-		call:    frame(call, admitted.Tool, admitted.Command, timeout),
+		call:    frame(call, admitted.Tool, admitted.Command, timeout, pod),
 		overdue: now.Add(time.Duration(timeout+sandbox.GraceSeconds) * time.Second),
 	}
 }
@@ -204,7 +208,7 @@ func timeoutSeconds(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time)
 	return limit
 }
 
-func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeout int32) wire.Call {
+func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeout int32, pod *corev1.Pod) wire.Call {
 	c := wire.Call{
 		Argv: command,
 		// Stable over all attempts of a call, for tools that hand it on.
@@ -215,6 +219,8 @@ func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeo
 		StdoutIsJSON:   sandbox.OutputRules(tool).Format == result.FormatJSON,
 		SecretEnv:      sandbox.SecretEnv(tool),
 		SecretPaths:    sandbox.SecretPaths(tool),
+		MaxFileBytes:   sandbox.MaxFileBytes(pod),
+		MaxProcesses:   sandbox.MaxProcesses(pod),
 	}
 	if tool.Spec.Container.Stdin == v1alpha1.StdinNone {
 		c.DevNullStdin = true

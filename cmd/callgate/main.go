@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -33,6 +34,7 @@ func main() {
 func run() error {
 	var o controllers.Options
 	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
+	flag.BoolVar(&o.RequireNetworkIsolation, "require-network-isolation", true, "whether a tool that may open sockets starts only in a sandbox that has proven that its NetworkPolicy is in force")
 	flag.DurationVar(&o.KeepSandboxes, "keep-sandboxes", 30*time.Second, "how long the sandbox of a tool that answered stays, so that its log can be read")
 	flag.DurationVar(&o.DefaultTTL, "default-ttl", 24*time.Hour, "how long a finished call is kept that does not set ttlSecondsAfterFinished")
 	flag.DurationVar(&o.MaxTTL, "max-ttl", 30*24*time.Hour, "how long a finished call is kept at most")
@@ -54,6 +56,7 @@ func run() error {
 	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
 		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
 	}
+	o.APIServer = net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 	logger := zap.New() // to standard error
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger) // what client-go says, in the same form

@@ -142,7 +142,7 @@ func withDeadline(v Verdict, call *v1alpha1.ToolCall, now time.Time) Verdict {
 			why += " (" + v.Message + ")"
 		}
 		return end(v1alpha1.ErrorToolUnavailable, true,
-			"the call's deadlineSeconds (%d) passed before the tool started; it was %s", call.Spec.DeadlineSeconds, why)
+			"the call's deadlineSeconds (%d) passed before the tool started; it was %s%s", call.Spec.DeadlineSeconds, why, attemptWords(call))
 	}
 	if v.After == 0 || v.After > left {
 		v.After = left

@@ -49,6 +49,8 @@ type Spec struct {
 	SideEffects string
 	// Timeout is the limit that the run had, for the message.
 	Timeout time.Duration
+	// MaxFileBytes is the size that no file could grow past, for the message; 0 if it is not known.
+	MaxFileBytes int64
 }
 
 // Envelope is the result of a call.
@@ -109,6 +111,8 @@ func normalize(spec Spec, run wire.Result) Envelope {
 		switch {
 		case run.OOMKills > 0:
 			hint = outOfMemory
+		case run.Signal == "SIGXFSZ":
+			hint = fileTooLarge(spec)
 		case run.Signal == "SIGKILL":
 			hint = " (often the memory limit)"
 		}
@@ -120,7 +124,11 @@ func normalize(spec Spec, run wire.Result) Envelope {
 	case run.ExitCode != 0 && run.OOMKills > 0:
 		return failed(fmt.Sprintf("the tool ended with exit code %d%s", run.ExitCode, outOfMemory), run)
 	case run.ExitCode != 0:
-		return failed(fmt.Sprintf("the tool ended with exit code %d", run.ExitCode), run)
+		hint := ""
+		if run.ExitCode == exitFileTooLarge {
+			hint = fileTooLarge(spec)
+		}
+		return failed(fmt.Sprintf("the tool ended with exit code %d%s", run.ExitCode, hint), run)
 	case run.OOMKills > 0:
 		return failed("the tool ended with exit code 0, but what it printed cannot be trusted"+outOfMemory, run)
 	}
@@ -176,6 +184,17 @@ func notStarted(run wire.Result) Envelope {
 	default:
 		return failure(CodeToolFailed, "the tool could not be started, it did not run: "+why)
 	}
+}
+
+// exitFileTooLarge is what a shell exits with when a command of its was ended by SIGXFSZ.
+const exitFileTooLarge = 128 + 25
+
+// fileTooLarge says which limit SIGXFSZ is about.
+func fileTooLarge(spec Spec) string {
+	if spec.MaxFileBytes <= 0 {
+		return " (a file grew past the limit of its size)"
+	}
+	return fmt.Sprintf(" (a file grew past %d bytes, which is what isolation.scratchSizeLimit allows: raise it, or write less)", spec.MaxFileBytes)
 }
 
 // failed adds the end of stderr: a tool's own words are the best there are.

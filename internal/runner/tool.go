@@ -3,6 +3,7 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,7 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 		return notStarted(&startError{wire.StartRunnerFault, err.Error()}, secrets)
 	}
 	oomKillsBefore := oomKills()
-	pid, startErr := start(path, call.Argv, env, stdio.child, call.AllowSockets)
+	pid, startErr := start(path, call, env, stdio.child)
 	begin := time.Now()
 	stdio.closeChild()
 	if startErr != nil {
@@ -208,40 +209,57 @@ func (s *stdio) closeChild() {
 	}
 }
 
-// start executes the command in a session, and so a process group, of its own.
-func start(path string, argv, env []string, files [3]uintptr, allowSockets bool) (int, *startError) {
+// start executes the command in a session, and so a process group, of its own,
+// by way of a second runner that takes on its limits.
+func start(path string, call wire.Call, env []string, files [3]uintptr) (int, *startError) {
+	report, reporter, err := pipe("report", 0)
+	if err != nil {
+		return 0, &startError{wire.StartRunnerFault, err.Error()}
+	}
+	defer func() { _ = report.Close() }() // it was only read
 	type started struct {
 		pid int
-		err *startError
+		err error
 	}
 	c := make(chan started)
 	go func() {
 		// no_new_privs and the filter belong to a thread and to what it forks. This
 		// goroutine keeps its thread to itself and takes it along when it ends.
 		runtime.LockOSThread()
-		if err := confine(allowSockets); err != nil {
-			c <- started{0, &startError{wire.StartRunnerFault, err.Error()}}
+		if err := confine(call.AllowSockets); err != nil {
+			c <- started{0, err}
 			return
 		}
-		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-			Env: env, Files: files[:], Sys: &syscall.SysProcAttr{Setsid: true},
+		pid, err := syscall.ForkExec("/proc/self/exe", execArgs(path, call), &syscall.ProcAttr{
+			Env: env, Files: append(files[:], reporter), Sys: &syscall.SysProcAttr{Setsid: true},
 		})
-		if err != nil {
-			c <- started{0, execError(argv[0], path, err)}
+		if errors.Is(err, unix.E2BIG) { // the tool's own, which would not fit either
+			c <- started{0, err}
 			return
 		}
-		c <- started{pid, nil}
+		if err != nil {
+			err = fmt.Errorf("execute the runner for the tool: %w", err)
+		}
+		c <- started{pid, err}
 	}()
 	s := <-c
-	return s.pid, s.err
+	_ = unix.Close(int(reporter)) // the tool's runner has its own copy
+	switch {
+	case errors.Is(s.err, unix.E2BIG):
+		return 0, execError(call.Argv[0], path, s.err)
+	case s.err != nil:
+		return 0, &startError{wire.StartRunnerFault, s.err.Error()}
+	}
+	if err := startedTool(report, call.Argv[0], path); err != nil {
+		_, _ = unix.Wait4(s.pid, nil, 0, nil) // it ends by itself
+		return 0, err
+	}
+	return s.pid, nil
 }
 
 func confine(allowSockets bool) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_SET_NO_NEW_PRIVS: %w", err)
 	}
-	if allowSockets {
-		return nil
-	}
-	return denySockets()
+	return filterCalls(allowSockets)
 }

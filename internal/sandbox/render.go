@@ -65,6 +65,8 @@ type Input struct {
 	CallUID     types.UID
 	Call        types.NamespacedName
 	Attempt     int32 // from 1
+	// Probe: the runner proves that the NetworkPolicy is in force, see [Probe].
+	Probe bool
 }
 
 // JobName is the name of the Job for an attempt of a call. It is made of the
@@ -195,7 +197,7 @@ func podSpec(in Input) corev1.PodSpec {
 			Command:   []string{runnerPath},
 			Stdin:     true,
 			StdinOnce: true,
-			Env:       env(t.Spec.Container.Env),
+			Env:       env(t.Spec.Container.Env, in.Probe),
 			Resources: resources(t, scratch),
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: ptr.To(false),
@@ -229,11 +231,14 @@ func memoryVolume(name string, limit resource.Quantity) corev1.Volume {
 }
 
 // env doubles every $ in a value, so that the kubelet expands nothing.
-func env(vars []v1alpha1.EnvVar) []corev1.EnvVar {
+func env(vars []v1alpha1.EnvVar, probe bool) []corev1.EnvVar {
 	out := []corev1.EnvVar{{Name: podUIDVariable, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}}
+	if probe {
+		out = append(out, corev1.EnvVar{Name: probeVariable, Value: "true"})
+	}
 	for _, v := range vars {
-		if v.Name == podUIDVariable {
+		if v.Name == podUIDVariable || v.Name == probeVariable {
 			continue // the CRD reserves the name; the kubelet would let the last one win
 		}
 		e := corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(ptr.Deref(v.Value, ""), "$", "$$")}

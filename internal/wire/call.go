@@ -60,6 +60,12 @@ type Call struct {
 	// what the tool prints, SecretPaths the folders (absolute) in which every file
 	// is such a value.
 	SecretEnv, SecretPaths []string
+	// MaxFileBytes is the size that no file of the tool's may grow past; 0 means no
+	// bound.
+	MaxFileBytes int64
+	// MaxProcesses bounds the processes and threads of the tool's user, the runner's
+	// included; 0 means no bound. It needs a sandbox whose user nobody else has.
+	MaxProcesses int64
 }
 
 // Seal is what the result of this call is sealed with.
@@ -81,6 +87,8 @@ type body struct {
 	StdoutIsJSON   bool      `json:"stdoutIsJSON,omitempty"`
 	SecretEnv      [][]byte  `json:"secretEnv,omitempty"`
 	SecretPaths    [][]byte  `json:"secretPaths,omitempty"`
+	MaxFileBytes   int64     `json:"maxFileBytes,omitempty"`
+	MaxProcesses   int64     `json:"maxProcesses,omitempty"`
 }
 
 type bodyEnv struct {
@@ -99,6 +107,7 @@ func WriteCall(w io.Writer, callUID string, attempt int32, podUID string, c Call
 		MaxStdoutBytes: c.MaxStdoutBytes, TimeoutMillis: c.TimeoutMillis, AllowSockets: c.AllowSockets,
 		ResultKey: c.ResultKey, StdoutIsJSON: c.StdoutIsJSON,
 		Argv: toBytes(c.Argv), SecretEnv: toBytes(c.SecretEnv), SecretPaths: toBytes(c.SecretPaths),
+		MaxFileBytes: c.MaxFileBytes, MaxProcesses: c.MaxProcesses,
 	}
 	for _, e := range c.Env {
 		b.Env = append(b.Env, bodyEnv{Name: []byte(e.Name), Value: []byte(e.Value)})
@@ -162,6 +171,7 @@ func readCall(r *bufio.Reader, podUID string) (h Header, c Call, err error) {
 		MaxStdoutBytes: b.MaxStdoutBytes, TimeoutMillis: b.TimeoutMillis, AllowSockets: b.AllowSockets,
 		ResultKey: b.ResultKey, StdoutIsJSON: b.StdoutIsJSON,
 		Argv: toStrings(b.Argv), SecretEnv: toStrings(b.SecretEnv), SecretPaths: toStrings(b.SecretPaths),
+		MaxFileBytes: b.MaxFileBytes, MaxProcesses: b.MaxProcesses,
 	}
 	for _, e := range b.Env {
 		c.Env = append(c.Env, EnvVar{Name: string(e.Name), Value: string(e.Value)})
@@ -253,6 +263,9 @@ func (c Call) validate() error {
 		if !strings.HasPrefix(path, "/") || strings.IndexByte(path, 0) >= 0 {
 			return fmt.Errorf("secretPaths[%d] is not absolute or has a NUL byte", i)
 		}
+	}
+	if c.MaxFileBytes < 0 || c.MaxProcesses < 0 {
+		return fmt.Errorf("maxFileBytes is %d and maxProcesses is %d, neither may be negative", c.MaxFileBytes, c.MaxProcesses)
 	}
 	return nil
 }

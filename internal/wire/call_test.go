@@ -22,7 +22,7 @@ func validCall() Call {
 		Stdin: []byte("{\"a\":\"\x00\xff\"}"),
 		Env:   []EnvVar{{Name: "CALLGATE_IDEMPOTENCY_KEY", Value: "ship-\xff$(HOME)"}},
 
-		MaxStdoutBytes: 65536, TimeoutMillis: 8000, AllowSockets: true,
+		MaxStdoutBytes: 65536, TimeoutMillis: 8000, AllowSockets: true, MaxFileBytes: 65 << 20, MaxProcesses: 256,
 		ResultKey: sealOf(testCall, 1, testPod).Key, StdoutIsJSON: true,
 		SecretEnv: []string{"TOKEN", "\xff"}, SecretPaths: []string{"/etc/secret \xfe"},
 	}
@@ -150,6 +150,8 @@ func TestWriteCallRefusesWhatReadCallWould(t *testing.T) {
 		{"'=' in a name", func(c *Call) { c.Env[0].Name = "A=B" }},
 		{"stdin and /dev/null", func(c *Call) { c.DevNullStdin = true }},
 		{"capture over the bound", func(c *Call) { c.MaxStdoutBytes = MaxStdoutBytes + 1 }},
+		{"a negative bound of files", func(c *Call) { c.MaxFileBytes = -1 }},
+		{"a negative bound of processes", func(c *Call) { c.MaxProcesses = -1 }},
 		{"a timeout that would overflow", func(c *Call) { c.TimeoutMillis = 1 << 62 }},
 		{"a short key", func(c *Call) { c.ResultKey = c.ResultKey[1:] }},
 		{"a secret variable without a name", func(c *Call) { c.SecretEnv[0] = "" }},
