@@ -12,9 +12,9 @@ import (
 
 const (
 	tokenVolume = "callgate-token"
-	// TokenMount is where a tool with a ServiceAccount finds its token, in the file
-	// token, as any pod does.
-	TokenMount = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// ServiceAccountMount is the folder in which a tool with a ServiceAccount finds
+	// the files token, ca.crt and namespace, as any pod does.
+	ServiceAccountMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// minTokenSeconds is the shortest life that the API server gives a token.
 	minTokenSeconds = 600
 
@@ -85,7 +85,7 @@ func addVolumes(spec *corev1.PodSpec, t *v1alpha1.Tool) {
 	if name := t.Spec.Container.ServiceAccountName; name != "" {
 		spec.ServiceAccountName = name
 		volumes = append(volumes, tokenOf(t))
-		mounts = append(mounts, corev1.VolumeMount{Name: tokenVolume, MountPath: TokenMount, ReadOnly: true})
+		mounts = append(mounts, corev1.VolumeMount{Name: tokenVolume, MountPath: ServiceAccountMount, ReadOnly: true})
 	}
 	spec.Volumes = append(volumes, spec.Volumes...)
 	spec.Containers[0].VolumeMounts = append(mounts, spec.Containers[0].VolumeMounts...)
