@@ -61,7 +61,7 @@ type SecretVolumeSource struct {
 	// +kubebuilder:validation:MaxItems=64
 	Items []KeyToPath `json:"items,omitempty"`
 
-	// optional: a Secret or key that is missing does not keep calls from starting.
+	// optional says that calls start without the Secret or a key, if it is missing.
 	// +optional
 	Optional bool `json:"optional,omitempty"`
 }
