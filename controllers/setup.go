@@ -26,6 +26,7 @@ import (
 	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/dispatch"
 	"callgate.dev/callgate/internal/limit"
+	"callgate.dev/callgate/internal/sandbox"
 )
 
 // Options are what all reconcilers are told from outside.
@@ -39,6 +40,8 @@ type Options struct {
 	RequireNetworkIsolation bool
 	// APIServer is the address of the API server's Service, as host:port.
 	APIServer string
+	// RuntimeClasses are the default and the minimum of Tools.
+	RuntimeClasses sandbox.RuntimeClasses
 	// KeepSandboxes is how long the sandbox of a tool that answered stays, so that
 	// its log can be read.
 	KeepSandboxes time.Duration
@@ -60,6 +63,7 @@ func CacheOptions(install string) cache.Options {
 		&coordinationv1.Lease{}:       ours,
 		&corev1.Pod{}:                 ours,
 		&networkingv1.NetworkPolicy{}: ours,
+		&corev1.Node{}:                {Transform: slimNode},
 	}}
 }
 
@@ -75,7 +79,7 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 
 // Setup adds all reconcilers to the manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
-	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := addIndexes(ctx, mgr.GetFieldIndexer(), o.RuntimeClasses); err != nil {
 		return fmt.Errorf("add indexes: %w", err)
 	}
 	clientset, err := kubernetes.NewForConfig(mgr.GetConfig())

@@ -55,9 +55,20 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	if err != nil {
 		return gate.Verdict{}, err
 	}
+	is, refused, err := isolationOf(ctx, r.Client, r.RuntimeClasses, s.Tool)
+	if err != nil {
+		return gate.Verdict{}, err
+	}
+	if refused.reason != "" {
+		// The Tool does not say so yet: its class was deleted just now, or this
+		// controller was told other rules than the one before.
+		return gate.Verdict{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, false,
+			fmt.Sprintf("Tool %s/%s cannot run: %s: %s", s.Tool.Namespace, s.Tool.Name, refused.reason, refused.message))}, nil
+	}
 	s.Want = sandbox.Job(sandbox.Input{
 		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage, Probe: probe,
 		CallUID: s.Call.UID, Call: client.ObjectKeyFromObject(s.Call), Attempt: nextAttempt(s.Call),
+		DefaultRuntimeClass: r.RuntimeClasses.Default, NoUserNamespace: !is.userNamespace,
 	})
 	job := &batchv1.Job{}
 	switch err := r.Get(ctx, client.ObjectKeyFromObject(s.Want), job); {

@@ -180,8 +180,9 @@ type WarmPool struct {
 
 // ToolIsolation says what a sandbox is made of and may reach.
 type ToolIsolation struct {
-	// runtimeClassName names the RuntimeClass of the pod, for example gvisor. A
-	// missing one makes the Tool not Ready; nothing falls back silently.
+	// runtimeClassName names the RuntimeClass of the pod, for example gvisor.
+	// Default: the one that the controller is told, or none. A missing one makes
+	// the Tool not Ready; nothing falls back silently.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -38,7 +38,7 @@ const (
 	podUIDVariable = "CALLGATE_POD_UID"
 
 	runnerMount = "/.callgate"
-	runnerPath  = runnerMount + "/runner"
+	runnerName  = "/runner"
 	stateMount  = "/.callgate-state"
 
 	// jobTTLSeconds is a last resort if the controller is gone for good.
@@ -67,6 +67,10 @@ type Input struct {
 	Attempt     int32 // from 1
 	// Probe: the runner proves that the NetworkPolicy is in force, see [Probe].
 	Probe bool
+	// DefaultRuntimeClass is that of Tools that name none; see [RuntimeClasses].
+	DefaultRuntimeClass string
+	// NoUserNamespace: the nodes have none for these sandboxes; see [Users].
+	NoUserNamespace bool
 }
 
 // JobName is the name of the Job for an attempt of a call. It is made of the
@@ -160,7 +164,7 @@ func Check(t *v1alpha1.Tool) error {
 	if q := t.Spec.Isolation.ScratchSizeLimit; q != nil && (q.Sign() < 0 || q.Cmp(maxMemory) > 0) {
 		return fmt.Errorf("spec.isolation.scratchSizeLimit is %s: it must not be negative or above %s", q.String(), maxMemory.String())
 	}
-	return nil
+	return checkVolumes(t)
 }
 
 func podSpec(in Input) corev1.PodSpec {
@@ -194,7 +198,7 @@ func podSpec(in Input) corev1.PodSpec {
 		Containers: []corev1.Container{{
 			Name:      Container,
 			Image:     t.Spec.Container.Image,
-			Command:   []string{runnerPath},
+			Command:   []string{runnerFolder(t) + runnerName},
 			Stdin:     true,
 			StdinOnce: true,
 			Env:       env(t.Spec.Container.Env, in.Probe),
@@ -206,7 +210,7 @@ func podSpec(in Input) corev1.PodSpec {
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "callgate-runner", MountPath: runnerMount, ReadOnly: true},
+				{Name: "callgate-runner", MountPath: runnerFolder(t), ReadOnly: true},
 				{Name: "callgate-state", MountPath: stateMount},
 				{Name: "scratch", MountPath: "/tmp"},
 			},
@@ -215,13 +219,13 @@ func podSpec(in Input) corev1.PodSpec {
 	if t.Spec.Isolation.Network.DNS == v1alpha1.DNSCluster {
 		spec.DNSPolicy, spec.DNSConfig = corev1.DNSClusterFirst, nil
 	}
-	if rc := t.Spec.Isolation.RuntimeClassName; rc != "" {
-		// Whether its handler supports user namespaces is not known here, and
-		// gVisor's does not; unset leaves it to the runtime.
+	if rc := (RuntimeClasses{Default: in.DefaultRuntimeClass}).Of(t); rc != "" {
 		spec.RuntimeClassName = &rc
-	} else {
+	}
+	if !in.NoUserNamespace {
 		spec.HostUsers = ptr.To(false)
 	}
+	addVolumes(&spec, t)
 	return spec
 }
 

@@ -15,8 +15,16 @@ func SecretEnv(t *v1alpha1.Tool) []string {
 }
 
 // SecretPaths are the folders of a Tool in which every file is the value of a
-// Secret's key. Tools have no volumes of Secrets yet.
-func SecretPaths(*v1alpha1.Tool) []string { return nil }
+// Secret's key.
+func SecretPaths(t *v1alpha1.Tool) []string {
+	var paths []string
+	for _, v := range t.Spec.Container.Volumes {
+		if v.Secret != nil {
+			paths = append(paths, v.MountPath)
+		}
+	}
+	return paths
+}
 
 // noCollection asks the usual log collectors to leave a sandbox's log alone: it
 // holds what tools print on stderr, and sealed results that nobody else can use.

@@ -165,11 +165,37 @@ func TestSandboxFromInside(t *testing.T) {
 	}
 }
 
-// Under the RuntimeClass the kernel is gVisor's.
-func TestGVisor(t *testing.T) {
-	ctx := start(t)
-	tool := shell(ctx, t, "gvisor", "dmesg || cat /proc/version", text, func(s *v1alpha1.ToolSpec) { s.Isolation.RuntimeClassName = "gvisor" })
-	if got := succeeded(t, callOf(ctx, t, tool, "")); !strings.Contains(strings.ToLower(got), "gvisor") {
-		t.Errorf("the tool saw %s", got)
+// Under the RuntimeClass the kernel is gVisor's, which is not the node's. Under
+// runc it is the node's, and users are those of a namespace of their own.
+func TestKernelAndUsers(t *testing.T) {
+	kernel := ""
+	{
+		var nodes corev1.NodeList
+		if err := admin.List(t.Context(), &nodes); err != nil || len(nodes.Items) == 0 {
+			t.Fatalf("no nodes: %v", err)
+		}
+		kernel = nodes.Items[0].Status.NodeInfo.KernelVersion
 	}
+	under(t, func(t *testing.T, name string, class func(*v1alpha1.ToolSpec)) {
+		ctx := start(t)
+		tool := shell(ctx, t, "kernel-"+name, "uname -r; dmesg 2>/dev/null | tr '\n' ' '; echo; head -1 /proc/self/uid_map", text, class)
+		message := tool.Status.Conditions[0].Message
+		call := callOf(ctx, t, tool, "")
+		lines := strings.Split(unquote(t, succeeded(t, call)), "\n")
+		if len(lines) < 3 {
+			t.Fatalf("the tool saw %q", lines)
+		}
+		if gvisor := strings.Contains(lines[1], "gVisor"); gvisor != (name == "gvisor") || (lines[0] != kernel) != gvisor {
+			t.Errorf("the tool's kernel is %s (the node's is %s) and says %.300s", lines[0], kernel, lines[1])
+		}
+		t.Logf("%s: kernel %s, uid_map %q; %s", name, lines[0], lines[2], message)
+		if name == "gvisor" {
+			return
+		}
+		// container, node, how many
+		users := strings.Fields(lines[2])
+		if len(users) != 3 || users[0] != "0" || users[1] == "0" || users[2] != "65536" || !strings.Contains(message, "in a user namespace (hostUsers: false)") {
+			t.Errorf("uid_map is %q, and the Tool says: %s", users, message)
+		}
+	})
 }
