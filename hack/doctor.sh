@@ -7,36 +7,20 @@ source hack/kube.sh
 
 controller="$(image CONTROLLER)"
 runner="$(image RUNNER)"
-mkdir -p .cluster/doctor
-cat >.cluster/doctor/kustomization.yaml <<YAML
-# Written by hack/doctor.sh.
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-sortOptions:
-  order: legacy
-resources:
-- ../../config/doctor
-images:
-- name: callgate.dev/controller
-  newName: ${controller%:*}
-  newTag: ${controller##*:}
-patches:
-- target: {kind: Job, namespace: callgate-doctor, name: doctor}
-  patch: |
-    - {op: test, path: /spec/template/spec/containers/0/args/0, value: "--image=callgate.dev/controller:dev"}
-    - {op: replace, path: /spec/template/spec/containers/0/args/0, value: "--image=$controller"}
-    - {op: test, path: /spec/template/spec/containers/0/args/1, value: "--runner-image=callgate.dev/runner:dev"}
-    - {op: replace, path: /spec/template/spec/containers/0/args/1, value: "--runner-image=$runner"}
-YAML
+mkdir -p .cluster
+# As docs/doctor.md says it for any cluster.
+k kustomize config/doctor |
+	sed -e "s,callgate.dev/controller:dev,$controller," -e "s,callgate.dev/runner:dev,$runner," >.cluster/doctor.yaml
+! grep ':dev' .cluster/doctor.yaml >&2 || fail "config/doctor names an image that this script does not know"
 
 remove() {
-	k delete -k .cluster/doctor --ignore-not-found --timeout=120s >/dev/null ||
+	k delete -f .cluster/doctor.yaml --ignore-not-found --timeout=120s >/dev/null ||
 		echo "doctor.sh: namespace callgate-doctor is not gone after 120 s: kubectl delete -k config/doctor" >&2
 }
 # What a run left that was killed.
 remove
 trap remove EXIT
-apply .cluster/doctor
+k apply -f .cluster/doctor.yaml >/dev/null
 
 n() { k -n callgate-doctor "$@"; }
 why() {

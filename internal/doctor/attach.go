@@ -100,7 +100,7 @@ func (d *Doctor) ask(ctx context.Context, pod *corev1.Pod) error {
 	defer cut()
 	in, send := io.Pipe()
 	read, out := io.Pipe()
-	defer read.Close() // lets go what still writes to it
+	defer func() { _ = read.Close() }() // lets go what still writes to it; never fails
 	streamed := make(chan error, 1)
 	go func() {
 		err := d.attach(ctx, pod, in, out)

@@ -16,10 +16,9 @@ const (
 type dialed struct {
 	Name     string `json:"name"`
 	Attempts int    `json:"attempts"`
-	// Successes are the attempts that connected; FirstMS and LastMS are when the
-	// first and the last of them did, in milliseconds since the program's start.
+	// Successes are the attempts that connected; LastMS is when the last of them
+	// did, in milliseconds since the program's start.
 	Successes int   `json:"successes"`
-	FirstMS   int64 `json:"firstMS"`
 	LastMS    int64 `json:"lastMS"`
 	// Quiet: the last attempts, over a time that was set before, all failed.
 	Quiet bool `json:"quiet"`
@@ -37,13 +36,14 @@ type dialing struct {
 	Targets []dialed `json:"targets"`
 }
 
-func (d dialing) target(name string) (dialed, bool) {
+// target is what came of one place; nothing if it was not tried, which is not quiet.
+func (d dialing) target(name string) dialed {
 	for _, t := range d.Targets {
 		if t.Name == name {
-			return t, true
+			return t
 		}
 	}
-	return dialed{}, false
+	return dialed{}
 }
 
 // network is what was seen of NetworkPolicies.
@@ -58,8 +58,8 @@ const doNetwork = "Install a network plugin that enforces NetworkPolicy, or see 
 func judgeEgress(n network) Row {
 	return judgeReach("NetworkPolicy, egress", n, func() (bad []string) {
 		for _, name := range []string{targetServer, targetAPI} {
-			open, _ := n.Open.target(name)
-			denied, _ := n.Denied.target(name)
+			open := n.Open.target(name)
+			denied := n.Denied.target(name)
 			if open.Successes == 0 {
 				bad = append(bad, fmt.Sprintf("without a policy %s cannot be reached either (%s), so nothing is proven", name, or(open.LastError, "no attempt")))
 			}
@@ -73,8 +73,8 @@ func judgeEgress(n network) Row {
 
 func judgeIngress(n network) Row {
 	return judgeReach("NetworkPolicy, ingress", n, func() (bad []string) {
-		server, _ := n.Open.target(targetServer)
-		denied, _ := n.Open.target(targetDenied)
+		server := n.Open.target(targetServer)
+		denied := n.Open.target(targetDenied)
 		if server.Successes == 0 {
 			bad = append(bad, fmt.Sprintf("a pod without a policy cannot be reached either (%s), so nothing is proven", or(server.LastError, "no attempt")))
 		}

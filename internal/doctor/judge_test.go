@@ -89,8 +89,8 @@ func TestJudgeNamespaces(t *testing.T) {
 
 func TestJudgeNetwork(t *testing.T) {
 	closed := dialed{Attempts: 6, Quiet: true, LastError: "i/o timeout"}
-	open := dialed{Attempts: 9, Successes: 9, FirstMS: 30, LastMS: 24000}
-	late := dialed{Attempts: 60, Successes: 41, FirstMS: 30, LastMS: 480, Quiet: true, LastError: "i/o timeout"}
+	open := dialed{Attempts: 9, Successes: 9, LastMS: 24000}
+	late := dialed{Attempts: 60, Successes: 41, LastMS: 480, Quiet: true, LastError: "i/o timeout"}
 	named := func(name string, d dialed) dialed { d.Name = name; return d }
 	pod := func(server, api, denied dialed) dialing {
 		return dialing{BeginMS: 40, Targets: []dialed{named(targetServer, server), named(targetAPI, api), named(targetDenied, denied)}}

@@ -167,9 +167,6 @@ func dialAgain(name, address string, start time.Time) dialed {
 		passed = now
 		d.Successes++
 		d.LastMS = now.Sub(start).Milliseconds()
-		if d.Successes == 1 {
-			d.FirstMS = d.LastMS
-		}
 		time.Sleep(time.Millisecond)
 	}
 	return d
