@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +12,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
 // The expected policies are those that config/admission installs.
@@ -110,5 +117,36 @@ func TestDialAgain(t *testing.T) {
 	}
 	if s := sinceStart(); s <= 0 || s > time.Hour {
 		t.Errorf("this process runs since %s", s)
+	}
+}
+
+// What an earlier run left goes, and nothing else does.
+func TestClean(t *testing.T) {
+	d := Doctor{Namespace: "callgate-doctor", Image: "image", Progress: io.Discard}
+	left, other, elsewhere := d.trialPod("denied", "/callgate"), d.trialPod("job", "/callgate"), d.trialPod("denied", "/callgate")
+	other.Labels, elsewhere.Namespace = nil, "tools"
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: "trial-denied", Labels: left.Labels}}
+	d.Client = fake.NewClientBuilder().WithObjects(left, other, elsewhere, policy).Build()
+	if err := d.clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for object, want := range map[client.Object]bool{left: false, policy: false, other: true, elsewhere: true} {
+		err := d.Client.Get(t.Context(), keyOf(object), object)
+		if got := err == nil; got != want {
+			t.Errorf("%s/%s is there: %t (%v), want %t", object.GetNamespace(), object.GetName(), got, err, want)
+		}
+	}
+}
+
+// A pod that stays is named, with the bound that ended the wait.
+func TestCleanIsBounded(t *testing.T) {
+	d := Doctor{Namespace: "callgate-doctor", Image: "image", Progress: io.Discard}
+	left := d.trialPod("denied", "/callgate")
+	left.Finalizers = []string{"example.dev/stays"}
+	d.Client = fake.NewClientBuilder().WithObjects(left).Build()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errPatience)
+	defer cancel()
+	if err := d.clean(ctx); err == nil || !strings.Contains(err.Error(), "pod trial-denied in namespace callgate-doctor not gone within 1m0s") {
+		t.Errorf("got %v", err)
 	}
 }
