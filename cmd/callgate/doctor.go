@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,9 +50,10 @@ func examine(args []string) (sound bool, err error) {
 	if d.Image == "" || d.RunnerImage == "" || d.Namespace == "" || flags.NArg() > 0 {
 		return false, errors.New("set --image, --runner-image and POD_NAMESPACE, the namespace for the trial pods, and nothing else: see docs/doctor.md")
 	}
-	logger := zap.New() // to standard error
-	ctrl.SetLogger(logger)
-	klog.SetLogger(logger)
+	// What goes wrong is in the table; a stream that is cut is no error here.
+	silent := zap.New(zap.WriteTo(io.Discard))
+	ctrl.SetLogger(silent)
+	klog.SetLogger(silent)
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return false, err

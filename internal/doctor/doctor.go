@@ -59,18 +59,17 @@ func (d *Doctor) Run(ctx context.Context) ([]Row, error) {
 	return rows, nil
 }
 
-// checkNodes makes the checks that need pods, all at once: most of the time goes
-// into waiting.
+// checkNodes makes the checks that need pods, all at once, since most of the time
+// goes into waiting; but for that of the network, where milliseconds count.
 func (d *Doctor) checkNodes(ctx context.Context) []Row {
+	networks := d.tryNetwork(ctx)
 	classes, err := d.runtimeClasses(ctx)
 	var (
 		wg       sync.WaitGroup
-		networks network
 		plain    = look{Failure: "not tried"} // without a RuntimeClass
 		volume   = plain
 		attaches = make([]attached, len(classes)+1)
 	)
-	wg.Go(func() { networks = d.tryNetwork(ctx) })
 	wg.Go(func() { plain = d.tryLook(ctx, "users", "", false, true) })
 	wg.Go(func() { volume = d.tryLook(ctx, "volume", "", true, false) })
 	wg.Go(func() { attaches[0] = d.tryAttach(ctx, "attach", "") })

@@ -17,7 +17,7 @@ type dialed struct {
 	Name     string `json:"name"`
 	Attempts int    `json:"attempts"`
 	// Successes are the attempts that connected; LastMS is when the last of them
-	// did, in milliseconds since the program's start.
+	// did, in milliseconds since the process was made.
 	Successes int   `json:"successes"`
 	LastMS    int64 `json:"lastMS"`
 	// Quiet: the last attempts, over a time that was set before, all failed.
@@ -31,7 +31,7 @@ type dialing struct {
 	// Failure says why there is no report.
 	Failure string `json:"-"`
 	// BeginMS is when the first attempt was made, in milliseconds since the
-	// program's start.
+	// process was.
 	BeginMS int64    `json:"beginMS"`
 	Targets []dialed `json:"targets"`
 }
@@ -64,7 +64,7 @@ func judgeEgress(n network) Row {
 				bad = append(bad, fmt.Sprintf("without a policy %s cannot be reached either (%s), so nothing is proven", name, or(open.LastError, "no attempt")))
 			}
 			if !denied.Quiet {
-				bad = append(bad, fmt.Sprintf("%s can be reached in spite of a deny-all policy, still %d ms after the start", name, denied.LastMS))
+				bad = append(bad, fmt.Sprintf("%s can be reached in spite of a deny-all policy, still %d ms after its process was made", name, denied.LastMS))
 			}
 		}
 		return bad
@@ -112,10 +112,10 @@ func judgeWindow(n network) Row {
 			late = append(late, fmt.Sprintf("%s until %d ms", t.Name, t.LastMS))
 		}
 	}
-	first := fmt.Sprintf("first attempt %d ms after the program's start", n.Denied.BeginMS)
+	first := fmt.Sprintf("it first tried %d ms after the container's process was made", n.Denied.BeginMS)
 	r.Seen = "no connection of the deny-all pod passed; " + first
 	if len(late) > 0 {
-		r.Result, r.Seen = Warning, "a deny-all pod still reached "+strings.Join(late, ", ")+" after its program's start; "+first
+		r.Result, r.Seen = Warning, fmt.Sprintf("a deny-all pod still reached %s after the container's process was made; %s", strings.Join(late, ", "), first)
 		r.Do = "Nothing, if tools without network are all you have: those have no sockets from their first instruction. Tools with egress or loopback " +
 			"wait in the runner until the policy is in force"
 	}

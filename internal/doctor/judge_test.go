@@ -223,17 +223,22 @@ func TestUserNamespaces(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	rows := []Row{{"a", OK, "fine", ""}, {"b", Failed, "bad\nnews\x1b[31m " + strings.Repeat("é", maxCell), "act"}, {"c", Skipped, "no reason to", ""}}
+	rows := []Row{{"a", OK, "fine", ""}, {"b", Failed, "bad\nnews\x1b[31m " + strings.Repeat("é", maxCell), "act " + strings.Repeat("and again ", 10) + "rest"},
+		{"c", Skipped, "no reason to", ""}}
 	var out bytes.Buffer
 	if err := WriteTable(&out, rows); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 6 || !strings.HasPrefix(lines[0], "CHECK") || !strings.Contains(lines[2], "FAILED") || lines[5] != "1 ok, 0 warnings, 1 FAILED, 1 skipped" {
+	if !strings.HasPrefix(lines[0], "CHECK") || !strings.HasPrefix(lines[2], "b ") || !strings.Contains(lines[2], "FAILED") ||
+		lines[len(lines)-1] != "1 ok, 0 warnings, 1 FAILED, 1 skipped" {
 		t.Errorf("got\n%s", out.String())
 	}
-	if strings.ContainsAny(out.String(), "\x1b\ufffd") || len(lines[2]) > 2*maxCell {
-		t.Errorf("somebody's words are not cleaned or cut:\n%s", lines[2])
+	if !strings.Contains(lines[3], "and again") || strings.Contains(lines[3], "FAILED") || !strings.Contains(out.String(), "rest\n") {
+		t.Errorf("a long cell does not go on below, whole:\n%s", out.String())
+	}
+	if strings.ContainsAny(out.String(), "\x1b\ufffd") || strings.Count(out.String(), "é") > maxCell/2 {
+		t.Errorf("somebody's words are not cleaned or cut:\n%s", out.String())
 	}
 	if Sound(rows) || !Sound(rows[:1]) || !Sound([]Row{{Result: Warning}, {Result: Skipped}}) {
 		t.Error("only a FAILED row is not sound")

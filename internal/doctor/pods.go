@@ -57,7 +57,8 @@ func (d *Doctor) trialPod(trial string, command ...string) *corev1.Pod {
 				Command: command,
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
-					Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+					// No CPU limit: it would make a late start of an early one.
+					Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 				},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
