@@ -150,3 +150,20 @@ func TestCleanIsBounded(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// docs/doctor.md explains every row.
+func TestDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []Row{
+		judgeVersion(""), judgeStamping(""), judgePolicies(nil), judgeForgeries(nil), judgePodSecurity(nil), judgeControllerRights(nil),
+		judgeControllerExcess(nil), judgeEgress(network{}), judgeIngress(network{}), judgeWindow(network{}), judgeUserNamespace(look{}),
+		judgeImageVolume(look{}), judgeRuntimeClass(runtimeClass{Name: "…"}), judgeAttach(attached{}), judgeLog(attached{}),
+	} {
+		if !bytes.Contains(page, []byte("\n| "+row.Check+" | ")) {
+			t.Errorf("no row about %q", row.Check)
+		}
+	}
+}
