@@ -98,6 +98,10 @@ chart-check: ## Install the Helm chart on the running cluster in place of what i
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed
 	@hack/gotest.sh -v -count=1 -timeout 15m ./test/e2e/...
 
+.PHONY: doctor
+doctor: ## Try on the running cluster what Callgate promises, as a Job that is removed again; a table, and an error if a promise does not hold
+	@hack/doctor.sh
+
 # How many rounds of random kills of the controller `make test-faults` makes; each takes about a minute. SEED repeats a run.
 ROUNDS ?= 3
 export ROUNDS SEED

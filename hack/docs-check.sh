@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands of README and docs as they are written, on the cluster with the samples of the demo in it, and compares
 # what they print with the block that follows them, where there is one. The make targets that the pages name are the other
-# suites; docs/install.md needs a registry.
+# suites; docs/install.md and docs/doctor.md need a registry.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source hack/kube.sh

@@ -1,5 +1,6 @@
 // Command callgate is the controller: it takes ToolCalls through their checks,
-// runs the tools in sandboxes, and writes the results.
+// runs the tools in sandboxes, and writes the results. As "callgate doctor" it
+// tries on the cluster at hand what Callgate promises; see docs/doctor.md.
 package main
 
 import (
@@ -26,6 +27,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "doctor" {
+		os.Exit(runDoctor(os.Args[2:]))
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "callgate:", err)
 		os.Exit(1)
