@@ -106,6 +106,11 @@ export ROUNDS SEED
 test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed; ROUNDS=10 for a soak
 	@hack/gotest.sh -v -count=1 -parallel 6 -timeout $$((20 + 2 * $(ROUNDS)))m ./test/faults/...
 
+.PHONY: test-abuse
+test-abuse: ## Hostile tools under runc and gVisor, and an agent with the role edit, on the running cluster; prints a table
+	@status=0; hack/gotest.sh -v -count=1 -parallel 6 -timeout 15m ./test/abuse/... || status=1; \
+		column -t -s '|' -o '|' bin/abuse.txt 2>/dev/null || cat bin/abuse.txt; exit $$status
+
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster
 	@hack/demo.sh

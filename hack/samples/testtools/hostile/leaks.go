@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -109,6 +110,8 @@ func plant(in input, r *report) {
 		err = errors.Join(unix.Bind(l, &unix.SockaddrUnix{Name: "@" + in.Mark}), unix.Listen(l, 4))
 	}
 	r.control("plant an abstract socket", err)
+	args := again(input{Attack: "linger", Mark: in.Mark})
+	r.control("plant a process", exec.Command(args[0], args[1:]...).Start())
 	own := &report{Numbers: map[string]int64{}}
 	look(in, own)
 	for _, a := range own.Attempts {

@@ -110,7 +110,7 @@ func init() {
 		"setuid": setuid, "ids": ids, "mount": mounts, "namespaces": namespaces, "system-calls": systemCalls, "devices": devices,
 		"proc-write": procWrite, "root-write": rootWrite, "runtime-sockets": runtimeSockets,
 		"runner-memory": runnerMemory, "runner-signals": runnerSignals, "forged-frames": forgedFrames, "sleep": sleep,
-		"sockets": sockets, "inherited": inherited, "connect": connect, "serve": serve, "port-clash": portClash,
+		"sockets": sockets, "inherited-descriptors": inherited, "connect": connect, "serve": serve, "port-clash": portClash,
 		"environment": environment, "token": token, "secret-print": secretPrint, "plant": plant, "hunt": hunt, "symlinks": symlinks,
 	}
 }

@@ -85,6 +85,9 @@ func inherited(_ input, r *report) {
 // connect tries each target: "tcp:HOST:PORT" or "udp:HOST:PORT"; a leading "!"
 // makes it a control. UDP counts if something answers a DNS question.
 func connect(in input, r *report) {
+	if in.Seconds > 0 {
+		time.Sleep(hold(in)) // until whatever enforces a policy had its time
+	}
 	got := make([]error, len(in.Targets))
 	var all sync.WaitGroup
 	for i, target := range in.Targets {
