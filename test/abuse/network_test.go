@@ -23,7 +23,7 @@ import (
 
 // hosts are what a tool must not reach.
 type hosts struct {
-	api, endpoint, kubelet, dns, pod string
+	api, kubelet, dns, pod string
 }
 
 // theHosts looks them up and starts a pod beside the sandboxes; it goes with its

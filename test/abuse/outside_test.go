@@ -338,16 +338,16 @@ func TestFromOutside(t *testing.T) {
 	})
 	attacked(t, "foreign-secret", func(ctx context.Context, r *row) {
 		createSecret(ctx, r.t, "foreign", "not for the author")
-		make := func(mod func(*v1alpha1.ToolSpec)) error {
+		try := func(mod func(*v1alpha1.ToolSpec)) error {
 			spec := v1alpha1.ToolSpec{InputSchema: cluster.Raw(`{}`), Container: v1alpha1.ToolContainer{Image: cluster.Images["BUSYBOX"], Command: []string{"env"}}}
 			mod(&spec)
 			return as(r.t, author).Create(ctx, &v1alpha1.Tool{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.ToolsNS, Name: "authors"}, Spec: spec}, dryRun)
 		}
-		r.permitted("a Tool without a Secret", make(func(*v1alpha1.ToolSpec) {}))
-		r.refusal("a Tool with the Secret", make(func(s *v1alpha1.ToolSpec) {
+		r.permitted("a Tool without a Secret", try(func(*v1alpha1.ToolSpec) {}))
+		r.refusal("a Tool with the Secret", try(func(s *v1alpha1.ToolSpec) {
 			s.Container.Env = []v1alpha1.EnvVar{{Name: "SECRET", ValueFrom: &v1alpha1.EnvVarSource{SecretKeyRef: &v1alpha1.KeySelector{Name: "foreign", Key: "key"}}}}
 		}))
-		r.refusal("a Tool that pulls its image with the Secret", make(func(s *v1alpha1.ToolSpec) {
+		r.refusal("a Tool that pulls its image with the Secret", try(func(s *v1alpha1.ToolSpec) {
 			s.Container.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "foreign"}}
 		}))
 	})

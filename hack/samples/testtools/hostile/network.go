@@ -139,7 +139,7 @@ func reach(network, address string) error {
 
 // serve answers on TCP and UDP for a while: a neighbour to be reached.
 func serve(in input, _ *report) {
-	l, err := net.Listen("tcp", ":8080")
+	l, err := net.Listen("tcp", ":8080") //nolint:gosec // to be reached is the point
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -174,12 +174,13 @@ func serve(in input, _ *report) {
 
 // portClash holds a port on every address for a while.
 func portClash(in input, r *report) {
-	l, err := net.Listen("tcp", "0.0.0.0:8080")
+	const everywhere = "0.0.0.0:8080"
+	l, err := net.Listen("tcp", everywhere) //nolint:gosec // to clash is the point
 	r.control("listen on 0.0.0.0:8080", err)
 	if err != nil {
 		return
 	}
-	_, err = net.Listen("tcp", "0.0.0.0:8080")
+	_, err = net.Listen("tcp", everywhere) //nolint:gosec // as above
 	r.try("listen there twice", err)
 	time.Sleep(hold(in))
 	_, port, _ := net.SplitHostPort(l.Addr().String())

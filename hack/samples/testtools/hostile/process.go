@@ -50,7 +50,7 @@ func coreDump(_ input, r *report) {
 	err := exec.Command(args[0], args[1:]...).Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
-		r.control("crash", fmt.Errorf("the child ended with %v", err))
+		r.control("crash", errors.Join(errors.New("the child did not crash"), err))
 		return
 	}
 	status, _ := exit.Sys().(syscall.WaitStatus)
@@ -79,7 +79,7 @@ func ignoreAll() {
 
 // ignoreSIGTERM sleeps through every signal that can be ignored, with a child
 // that does the same.
-func ignoreSIGTERM(in input, _ *report) {
+func ignoreSIGTERM(_ input, _ *report) {
 	ignoreAll()
 	fmt.Fprintln(os.Stderr, "ignoring")
 	if pid, err := fork(); err == nil && pid == 0 {

@@ -49,7 +49,7 @@ func runnerMemory(_ input, r *report) {
 		{"open mem", false, func(p int) error { return open(fmt.Sprintf("/proc/%d/mem", p), unix.O_RDWR) }},
 		{"follow root", false, func(p int) error { return open(fmt.Sprintf("/proc/%d/root/", p), unix.O_RDONLY) }},
 		{"follow cwd", false, func(p int) error { return open(fmt.Sprintf("/proc/%d/cwd/", p), unix.O_RDONLY) }},
-		{"ptrace seize", false, func(p int) error { return ptraceSeize(p) }},
+		{"ptrace seize", false, ptraceSeize},
 		{"pidfd_getfd", false, func(p int) error {
 			fd, err := unix.PidfdOpen(p, 0)
 			if err != nil {
