@@ -110,6 +110,12 @@ export ROUNDS SEED
 test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed; ROUNDS=10 for a soak
 	@hack/gotest.sh -v -count=1 -parallel 6 -timeout $$((20 + 2 * $(ROUNDS)))m ./test/faults/...
 
+.PHONY: test-abuse
+test-abuse: ## Hostile tools under runc and gVisor, and an agent with the role edit, on the running cluster; prints a table
+	@rm -f bin/abuse.txt
+	@status=0; hack/gotest.sh -v -count=1 -parallel 6 -timeout 15m ./test/abuse/... || status=1; \
+		cat bin/abuse.txt || status=1; exit $$status
+
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster
 	@hack/demo.sh

@@ -15,6 +15,7 @@ type recipe struct {
 	name       string
 	entrypoint []string
 	path       string // the variable PATH
+	user       string // whom the image says it runs as; default 65532:65532
 	fill       func(ctx context.Context, b builder, t tree) error
 }
 
@@ -71,6 +72,17 @@ var recipes = []recipe{
 		},
 	},
 	{name: "links", path: "/bin", fill: fillLinks},
+	{
+		// An attacker's: it asks for root, and has a program that gives it.
+		name: "hostile", path: "/bin", user: "0:0",
+		fill: func(ctx context.Context, b builder, t tree) error {
+			if err := b.program(ctx, t, "bin/hostile", b.samples, "./testtools/hostile", runtime.GOARCH); err != nil {
+				return err
+			}
+			t["bin/setuid-hostile"] = file{mode: 0o6755, body: t["bin/hostile"].body}
+			return nil
+		},
+	},
 }
 
 // program builds a static Go program that depends on nothing but its source:
