@@ -143,7 +143,7 @@ func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, 
 		return problem{reason: v1alpha1.ReasonInvalidSandbox, message: err.Error()}, nil
 	}
 	for _, step := range []func(context.Context, *v1alpha1.Tool) (problem, error){
-		r.checkFunctionName, r.checkNamespace, r.checkRuntimeClass, r.ensureNetworkPolicy, r.checkSandbox,
+		r.checkFunctionName, r.checkNamespace, r.checkRuntimeClass, r.ensureNetworkPolicies, r.checkSandbox,
 	} {
 		if p, err := step(ctx, t); err != nil || p.reason != "" {
 			return p, err
@@ -192,8 +192,16 @@ func (r *ToolReconciler) checkRuntimeClass(ctx context.Context, t *v1alpha1.Tool
 	return problem{}, err
 }
 
-func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
-	want := sandbox.NetworkPolicy(t, r.Install)
+func (r *ToolReconciler) ensureNetworkPolicies(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	for _, want := range sandbox.NetworkPolicies(t, r.Install) {
+		if p, err := r.ensureNetworkPolicy(ctx, t, want); err != nil || p.reason != "" {
+			return p, err
+		}
+	}
+	return problem{}, nil
+}
+
+func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool, want *networkingv1.NetworkPolicy) (problem, error) {
 	have, found := &networkingv1.NetworkPolicy{}, true
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), have)
 	if apierrors.IsNotFound(err) {
