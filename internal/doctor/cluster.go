@@ -39,16 +39,6 @@ var expectedPolicies = []policyObject{
 	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-leases"},
 	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-leases"},
 	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-leases-controller"},
-	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-connect"},
-	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-connect"},
-	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-jobs"},
-	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-jobs"},
-	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-networkpolicies"},
-	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-networkpolicies"},
-	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-pods"},
-	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-pods"},
-	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-tools"},
-	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-tools"},
 }
 
 // CheckCluster makes the checks that need no pod.
