@@ -125,9 +125,9 @@ func TestClaim(t *testing.T) {
 // What is missing is named in the call's message, in the cluster's words.
 func TestMissingVolume(t *testing.T) {
 	for name, volume := range map[string]v1alpha1.Volume{
-		"no-secret":    {Secret: &v1alpha1.SecretVolumeSource{SecretName: "no-such-thing"}},
-		"no-configmap": {ConfigMap: &v1alpha1.ConfigMapVolumeSource{Name: "no-such-thing"}},
-		"no-claim":     {PersistentVolumeClaim: &v1alpha1.PersistentVolumeClaimVolumeSource{ClaimName: "no-such-thing"}},
+		"missing-secret":    {Secret: &v1alpha1.SecretVolumeSource{SecretName: "no-such-thing"}},
+		"missing-configmap": {ConfigMap: &v1alpha1.ConfigMapVolumeSource{Name: "no-such-thing"}},
+		"missing-claim":     {PersistentVolumeClaim: &v1alpha1.PersistentVolumeClaimVolumeSource{ClaimName: "no-such-thing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := start(t)
