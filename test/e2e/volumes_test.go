@@ -83,7 +83,7 @@ func TestClaim(t *testing.T) {
 			Volumes:       []corev1.Volume{{Name: "folder", VolumeSource: host}},
 			Containers: []corev1.Container{{Name: "c", Image: images["BUSYBOX"], Command: []string{"sh", "-c", command},
 				SecurityContext: &corev1.SecurityContext{RunAsUser: ptr.To[int64](0)},
-				VolumeMounts: []corev1.VolumeMount{{Name: "folder", MountPath: "/folder"}}}},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "folder", MountPath: "/folder"}}}},
 		}}
 		made(ctx, t, pod)
 		waitFor(ctx, t, pod, &corev1.PodList{}, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded },
