@@ -47,9 +47,8 @@ func discardSignals() error {
 		case unix.SIGTERM:
 		case unix.SIGCHLD: // ignoring it would reap our children unseen
 		case unix.SIGURG: // the runtime preempts goroutines with it; from outside it does nothing
-		case 32, 33, 34: // the C library's own; no handler, so the kernel keeps them from PID 1
 		default:
-			if err := discard(sig); err != nil {
+			if err := setAction(sig, sigIgn); err != nil {
 				return err
 			}
 		}
@@ -57,15 +56,23 @@ func discardSignals() error {
 	return nil
 }
 
-// discard sets one signal's action to SIG_IGN.
-func discard(sig syscall.Signal) error {
+// librarySignals are the C library's own. The Go runtime does not handle them,
+// so it does not give the tool their default action either: see [execTool]. The
+// kernel keeps them from a PID 1 without a handler; gVisor does not.
+var librarySignals = []syscall.Signal{32, 33, 34}
+
+// SIG_DFL and SIG_IGN of the kernel.
+const sigDfl, sigIgn = 0, 1
+
+// setAction sets one signal's action, to sigDfl or sigIgn.
+func setAction(sig syscall.Signal, to uintptr) error {
 	// struct sigaction of the kernel: the handler first, no flag set, no mask.
-	const sigIgn, maskBytes = 1, 8
-	action := [4]uintptr{sigIgn}
-	//nolint:gosec // no library sets SIG_IGN past the Go runtime; the kernel only reads action, during the call
+	const maskBytes = 8
+	action := [4]uintptr{to}
+	//nolint:gosec // no library sets an action past the Go runtime; the kernel only reads action, during the call
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, maskBytes, 0, 0)
 	if errno != 0 {
-		return fmt.Errorf("ignore signal %d: %w", sig, errno)
+		return fmt.Errorf("set the action of signal %d: %w", sig, errno)
 	}
 	return nil
 }

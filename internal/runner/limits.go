@@ -64,6 +64,11 @@ func execTool(args []string, report io.Writer) error {
 	if err := limit(files, processes); err != nil {
 		return err
 	}
+	for _, sig := range librarySignals {
+		if err := setAction(sig, sigDfl); err != nil {
+			return err
+		}
+	}
 	if _, err := report.Write([]byte{aboutToExec}); err != nil {
 		return err
 	}

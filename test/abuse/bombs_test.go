@@ -19,7 +19,7 @@ import (
 const (
 	maxProcesses = 256
 	maxOpenFiles = 1024
-	podPidsLimit = 1024          // of the local cluster's kubelet
+	ownBound     = 4000          // of the program's own, of processes and threads
 	maxMemoryMiB = 128 + 64 + 32 // the Tool's, /tmp and the runner's
 	scratchBytes = 64 << 20
 	shmBytes     = 64 << 20
@@ -171,11 +171,12 @@ func TestBombs(t *testing.T) {
 	})
 }
 
-// mostProcesses is how many a sandbox may have. gVisor has no such limit: there
-// the memory that they take, and the node's limit for a pod, are the bound.
+// mostProcesses is how many a sandbox may have. gVisor has no such limit: its
+// processes and threads are its own, and the memory that they take is the bound.
+// It must end the bomb before the bomb's own bound does.
 func (r *row) mostProcesses() int64 {
 	if r.runtime == GVisorRuntime {
-		return podPidsLimit
+		return ownBound - 1
 	}
 	return maxProcesses
 }

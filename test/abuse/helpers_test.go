@@ -195,8 +195,8 @@ const neighbourBound = 25 * time.Second
 var bombs = make(chan struct{}, 3)
 
 // beside makes a bomb's call and, as long as it lasts, calls of a neighbour, each
-// of which must end well within its bound. The tool of one of them at least must
-// be started while the bomb goes off.
+// of which must end well within its bound. One of them at least must have waited
+// for its sandbox while the bomb went off.
 func (r *row) beside(ctx context.Context, kind string, a arguments) *v1alpha1.ToolCall {
 	r.t.Helper()
 	bombs <- struct{}{}
@@ -210,14 +210,15 @@ func (r *row) beside(ctx context.Context, kind string, a arguments) *v1alpha1.To
 		func(c *v1alpha1.ToolCall) string { return fmt.Sprintf("%+v", c.Status) })
 	r.limits(ctx, bomb)
 	type span struct {
-		started time.Time // the neighbour's tool
+		begin   time.Time
+		started time.Time // its tool
 		took    time.Duration
 	}
 	var calls []span
 	for !complete(bomb) {
 		begin := time.Now()
 		call := cluster.CallOf(ctx, r.t, other, `{"hello":"neighbour"}`)
-		s := span{took: time.Since(begin)}
+		s := span{begin: begin, took: time.Since(begin)}
 		if at := call.Status.Attempts; len(at) > 0 && at[0].StartTime != nil {
 			s.started = at[0].StartTime.Time
 		}
@@ -242,14 +243,14 @@ func (r *row) beside(ctx context.Context, kind string, a arguments) *v1alpha1.To
 			begin, end = at.StartTime.Time, at.FinishTime.Time
 		}
 		for _, s := range calls {
-			if s.started.After(begin) && s.started.Before(end) {
+			if s.begin.Before(end) && s.started.After(begin) {
 				n++
 				longest = max(longest, s.took)
 			}
 		}
 	}
 	if n == 0 {
-		r.untried("the tool of none of %d calls of a neighbour was started while it lasted", len(calls))
+		r.untried("none of %d calls of a neighbour waited for its start while it lasted", len(calls))
 	}
 	r.gotf("%d neighbour calls ok, %.1f s at most", n, longest.Seconds())
 	return bomb

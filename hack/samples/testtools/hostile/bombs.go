@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -129,16 +130,22 @@ func countProcesses() (n int64) {
 func threadBomb(in input, r *report) {
 	most, rounds := int64(0), int64(0)
 	args := again(input{Attack: "threads"})
+	spareThreads() // this process has to report when there are no more
 	for end := time.Now().Add(hold(in)); time.Now().Before(end); rounds++ {
 		// A runtime that gets no thread for its own work may hang instead of ending.
 		ctx, cancel := context.WithDeadline(context.Background(), end)
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "GOTRACEBACK=none")
-		var stdout bytes.Buffer
-		cmd.Stdout = &stdout
-		err := cmd.Run()
+		stdout, err := os.Create("/tmp/threads")
+		if err == nil {
+			cmd.Stdout = stdout // a file: nobody has to copy
+			err = cmd.Run()
+			if info, statErr := stdout.Stat(); statErr == nil {
+				most = max(most, info.Size())
+			}
+			_ = stdout.Close()
+		}
 		cancel()
-		most = max(most, int64(stdout.Len()))
 		if rounds == 0 {
 			r.try("threads without end", err)
 		}
@@ -146,6 +153,15 @@ func threadBomb(in input, r *report) {
 	r.Numbers["threads"] = most
 	r.Numbers["rounds"] = rounds
 	r.control("make a thread", boolError(most > 0))
+}
+
+// spareThreads has Go's scheduler make some threads, which it keeps.
+func spareThreads() {
+	var done sync.WaitGroup
+	for range 16 {
+		done.Go(func() { _, _ = unix.Poll(nil, 100) })
+	}
+	done.Wait()
 }
 
 // threads makes threads until the runtime of Go gives up, and prints a byte for each.
@@ -211,7 +227,6 @@ func allocate(_ input, _ *report) {
 
 // descriptorBomb opens files until none can be opened.
 func descriptorBomb(in input, r *report) {
-	var n int64
 	var err error
 	limit := unix.Rlimit{Cur: 1 << 20, Max: 1 << 20}
 	r.try("raise RLIMIT_NOFILE to 2^20", unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
@@ -220,16 +235,20 @@ func descriptorBomb(in input, r *report) {
 		limit.Cur = limit.Max
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) // the most that is allowed
 	}
-	for ; n < maxDescriptors; n++ {
-		if _, err = unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
+	var opened []int
+	for len(opened) < maxDescriptors {
+		fd := 0
+		if fd, err = unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
 			break
 		}
+		opened = append(opened, fd)
 	}
+	n := int64(len(opened))
 	r.Numbers["descriptors"] = n
 	r.try("descriptors without end", err)
 	r.control("open a file", boolError(n > 0))
 	time.Sleep(hold(in))
-	for fd := 3; fd < int(n); fd++ {
+	for _, fd := range opened {
 		_ = unix.Close(fd) // so that the report can be made
 	}
 }
