@@ -235,6 +235,7 @@ func descriptorBomb(in input, r *report) {
 		limit.Cur = limit.Max
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) // the most that is allowed
 	}
+	time.Sleep(time.Millisecond) // Go opens descriptors of its own for its first timer
 	var opened []int
 	for len(opened) < maxDescriptors {
 		fd := 0
