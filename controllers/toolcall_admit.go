@@ -81,6 +81,7 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 		return next, err
 	}
 	fault.At("entry-written")
+	r.dispatched(l)
 	// Only now, with the pod's UID in the status, may a byte go to it.
 	r.dispatcher.Send(l.plan.target, l.plan.call)
 	return time.Until(l.plan.overdue), nil
