@@ -123,10 +123,19 @@ func runSchemaRows(t *testing.T, rows []schemaRow) {
 	}
 }
 
+func TestWarm(t *testing.T) {
+	runSchemaRows(t, []schemaRow{
+		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, nil, "a pool"},
+		{"warm, none now", validTool, `{spec: {warm: {replicas: 0}}}`, nil, "no sandbox waits"},
+		{"warm without a number", validTool, `{spec: {warm: {maxIdleSeconds: 600}}}`, []string{"spec.warm.replicas"}, "how many?"},
+		{"too many warm", validTool, `{spec: {warm: {replicas: 101}}}`, []string{"spec.warm.replicas", "100"}, "each one takes room on a node"},
+		{"warm for a moment", validTool, `{spec: {warm: {replicas: 1, maxIdleSeconds: 9}}}`, []string{"spec.warm.maxIdleSeconds", "10"}, "it would be replaced before it is ready"},
+	})
+}
+
 func TestNotServedYet(t *testing.T) {
 	const not = "not served by this version"
 	runSchemaRows(t, []schemaRow{
-		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, []string{"spec.warm", not}, "no sandbox would wait"},
 		{"dns", validTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, []string{"spec.isolation.network.dns", not}, "names would not resolve"},
 		{"no dns", validTool, `{spec: {isolation: {network: {dns: None}}}}`, nil, "what this version does"},
 	})
