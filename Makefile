@@ -98,6 +98,10 @@ chart-check: ## Install the Helm chart on the running cluster in place of what i
 e2e: ## End-to-end tests on the running cluster, with Callgate deployed
 	@hack/gotest.sh -v -count=1 -timeout 15m ./test/e2e/...
 
+.PHONY: doctor
+doctor: ## Try on the running cluster what Callgate promises, as a Job that is removed again; a table, and an error if a promise does not hold
+	@hack/doctor.sh
+
 # How many rounds of random kills of the controller `make test-faults` makes; each takes about a minute. SEED repeats a run.
 ROUNDS ?= 3
 export ROUNDS SEED
@@ -105,6 +109,12 @@ export ROUNDS SEED
 .PHONY: test-faults
 test-faults: ## Whatever can fail fails, on the running cluster, with Callgate deployed; ROUNDS=10 for a soak
 	@hack/gotest.sh -v -count=1 -parallel 6 -timeout $$((20 + 2 * $(ROUNDS)))m ./test/faults/...
+
+.PHONY: test-abuse
+test-abuse: ## Hostile tools under runc and gVisor, and an agent with the role edit, on the running cluster; prints a table
+	@rm -f bin/abuse.txt
+	@status=0; hack/gotest.sh -v -count=1 -parallel 6 -timeout 15m ./test/abuse/... || status=1; \
+		cat bin/abuse.txt || status=1; exit $$status
 
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster

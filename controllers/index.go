@@ -13,6 +13,7 @@ import (
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/sandbox"
 )
 
 // Field indexes of the cache, so that nothing on the way of a call lists all
@@ -23,7 +24,7 @@ const (
 	indexUnfinished   = "unfinished"   // ToolCall not complete, by the namespace of its Tool
 	indexFinished     = "finished"     // ToolCall complete: "true"
 	indexCallUID      = "callUID"      // Pod, by LabelCallUID
-	indexRuntimeClass = "runtimeClass" // Tool, by isolation.runtimeClassName
+	indexRuntimeClass = "runtimeClass" // Tool, by the RuntimeClass it has
 	indexUID          = "uid"          // Tool, by metadata.uid
 	indexHolder       = "holder"       // Lease, by spec.holderIdentity
 	indexApprovedCall = "approvedCall" // ToolCallApproval, by spec.toolCallRef.uid
@@ -36,7 +37,7 @@ const (
 // namespace has the name.
 const allNamespaces = "*"
 
-func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+func addIndexes(ctx context.Context, indexer client.FieldIndexer, classes sandbox.RuntimeClasses) error {
 	for _, index := range []struct {
 		object  client.Object
 		name    string
@@ -46,7 +47,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.Tool{}, indexFunctionName, func(o client.Object) []string { return []string{o.(*v1alpha1.Tool).FunctionName()} }},
 		{&v1alpha1.Tool{}, indexUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
 		{&v1alpha1.Tool{}, indexRuntimeClass, func(o client.Object) []string {
-			if rc := o.(*v1alpha1.Tool).Spec.Isolation.RuntimeClassName; rc != "" {
+			if rc := classes.Of(o.(*v1alpha1.Tool)); rc != "" {
 				return []string{rc}
 			}
 			return nil

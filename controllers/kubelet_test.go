@@ -58,6 +58,7 @@ type container struct {
 	lingers  chan struct{} // if set, it ends only after this is closed
 	other    string        // if set, it works on this other call
 	attached int
+	over     bool // if set, the log ends with the result
 	log      strings.Builder
 }
 
@@ -142,19 +143,21 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// follow serves the log of a container that runs: it does not end by itself.
+// follow serves the log of a container that runs: it does not end by itself, but
+// for one that endLog was told of.
 func (n *node) follow(w http.ResponseWriter, r *http.Request, c *container) {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for sent := 0; ; {
 		n.mu.Lock()
 		text := c.log.String()[sent:]
+		ends := c.over && strings.Contains(c.log.String(), `"type":"result"`)
 		n.mu.Unlock()
 		if _, err := io.WriteString(w, text); err != nil {
 			return
 		}
 		sent += len(text)
-		if err := http.NewResponseController(w).Flush(); err != nil || r.URL.Query().Get("follow") != "true" {
+		if err := http.NewResponseController(w).Flush(); err != nil || ends || r.URL.Query().Get("follow") != "true" {
 			return
 		}
 		select {
@@ -203,7 +206,7 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request, c *container) {
 	}
 	n.checkRecorded(c, header)
 	_ = wire.WriteAccepted(out, header.CallUID, header.Attempt)
-	_ = wire.WriteResult(out, header.CallUID, header.Attempt, c.tool(call))
+	_ = wire.WriteResult(out, call.Seal(header), c.tool(call))
 	_, _ = io.Copy(io.Discard, in) // until the controller has it
 	_ = json.NewEncoder(streams[corev1.StreamTypeError]).Encode(metav1.Status{Status: metav1.StatusSuccess})
 }

@@ -26,6 +26,7 @@ import (
 	"callgate.dev/callgate/internal/audit"
 	"callgate.dev/callgate/internal/dispatch"
 	"callgate.dev/callgate/internal/limit"
+	"callgate.dev/callgate/internal/sandbox"
 )
 
 // Options are what all reconcilers are told from outside.
@@ -34,6 +35,13 @@ type Options struct {
 	Install string
 	// RunnerImage holds the runner; it is mounted into every sandbox.
 	RunnerImage string
+	// RequireNetworkIsolation: no tool that may open sockets starts before its
+	// sandbox has proven that its NetworkPolicy is in force.
+	RequireNetworkIsolation bool
+	// APIServer is the address of the API server's Service, as host:port.
+	APIServer string
+	// RuntimeClasses are the default and the minimum of Tools.
+	RuntimeClasses sandbox.RuntimeClasses
 	// KeepSandboxes is how long the sandbox of a tool that answered stays, so that
 	// its log can be read.
 	KeepSandboxes time.Duration
@@ -71,7 +79,7 @@ func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 
 // Setup adds all reconcilers to the manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
-	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := addIndexes(ctx, mgr.GetFieldIndexer(), o.RuntimeClasses); err != nil {
 		return fmt.Errorf("add indexes: %w", err)
 	}
 	clientset, err := kubernetes.NewForConfig(mgr.GetConfig())
@@ -79,11 +87,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	schemas, policies := &schemaCache{}, &policyCache{}
+	api := &apiServer{reader: mgr.GetAPIReader(), service: o.APIServer, required: o.RequireNetworkIsolation}
 	stamping := &StampingReconciler{Client: mgr.GetClient(), Install: o.Install}
 	if err := stamping.setup(mgr); err != nil {
 		return fmt.Errorf("stamping controller: %w", err)
 	}
-	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas, policies: policies}).setup(mgr); err != nil {
+	if err := (&ToolReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, schemas: schemas, policies: policies, api: api}).setup(mgr); err != nil {
 		return fmt.Errorf("tool controller: %w", err)
 	}
 	if err := (&ToolPolicyReconciler{Client: mgr.GetClient(), schemas: schemas, policies: policies}).setup(mgr); err != nil {
@@ -93,7 +102,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	pools := &warmPools{Client: mgr.GetClient(), woken: func(tool types.NamespacedName) {
 		taken <- event.TypedGenericEvent[types.NamespacedName]{Object: tool}
 	}}
-	if err := (&WarmReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: clientset.CoreV1(), Options: o, warm: pools}).setup(mgr, taken); err != nil {
+	if err := (&WarmReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: clientset.CoreV1(), Options: o, api: api, warm: pools}).setup(mgr, taken); err != nil {
 		return fmt.Errorf("warm controller: %w", err)
 	}
 	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, warm: pools}).setup(mgr); err != nil {
@@ -111,12 +120,16 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	wake := func(call types.NamespacedName) {
 		woken <- event.TypedGenericEvent[types.NamespacedName]{Object: call}
 	}
+	results := newResultKey(mgr.GetClient(), mgr.GetAPIReader(), o.Install)
+	if err := mgr.Add(results); err != nil {
+		return fmt.Errorf("add the key of results: %w", err)
+	}
 	calls := &ToolCallReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Events: clientset.CoreV1(),
 		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
-		Stamping: stamping.State, schemas: schemas, policies: policies, wakeUp: wake,
+		Stamping: stamping.State, schemas: schemas, policies: policies, api: api, wakeUp: wake,
 		queue: &limit.Queue{}, rateLocks: keymutex.NewHashed(0),
-		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake), warm: pools,
+		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake), results: results, warm: pools,
 	}
 	if err := calls.setup(mgr, woken); err != nil {
 		return fmt.Errorf("toolcall controller: %w", err)

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -22,22 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/gate"
-)
-
-// The policies that the proof is about; the binding of each has its name.
-const (
-	stampPolicy            = "callgate-stamp"             // MutatingAdmissionPolicy
-	protectPolicy          = "callgate-protect"           // ValidatingAdmissionPolicy
-	stampApprovalsPolicy   = "callgate-stamp-approvals"   // MutatingAdmissionPolicy
-	protectApprovalsPolicy = "callgate-protect-approvals" // ValidatingAdmissionPolicy
+	"callgate.dev/callgate/internal/stamping"
 )
 
 const (
-	// forgedUser and forgedGroup are what the proof tries to smuggle in.
-	forgedUser  = "callgate:forged"
-	forgedGroup = "system:masters"
 	// probeRetry is the pause between two proofs while they fail.
 	probeRetry = time.Second
 	// probeAgain is the pause after a proof that held: what no watch shows, such
@@ -76,10 +62,7 @@ func (r *StampingReconciler) Ready(*http.Request) error {
 
 // Reconcile makes one proof.
 func (r *StampingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	changed, problem := r.lastChange(ctx)
-	if problem == "" {
-		problem = r.probe(ctx)
-	}
+	changed, problem := r.prove(ctx)
 	state := gate.Stamping{Proven: problem == "", LastChange: changed, Message: problem}
 	r.mu.Lock()
 	before := r.state
@@ -99,77 +82,11 @@ func (r *StampingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctr
 	return ctrl.Result{RequeueAfter: probeAgain}, nil
 }
 
-// lastChange is the newest time that the objects name, by the API server's clock.
-func (r *StampingReconciler) lastChange(ctx context.Context) (newest time.Time, problem string) {
-	for _, o := range stampingObjects() {
-		kind := fmt.Sprintf("%T", o)[len("*v1."):]
-		if err := r.Get(ctx, client.ObjectKeyFromObject(o), o); apierrors.IsNotFound(err) {
-			return newest, fmt.Sprintf("%s %s is missing: install Callgate's admission policies again", kind, o.GetName())
-		} else if err != nil {
-			return newest, fmt.Sprintf("%s %s cannot be read: %v", kind, o.GetName(), err)
-		}
-		if t := o.GetCreationTimestamp().Time; t.After(newest) {
-			newest = t
-		}
-		for _, f := range o.GetManagedFields() {
-			if f.Time != nil && f.Time.After(newest) {
-				newest = f.Time.Time
-			}
-		}
-	}
-	return newest, ""
-}
-
-// probe tries to create a call and an approval in somebody else's name, as a dry
-// run. Stamped means: the answer has our own name, which only the API server
-// knows it by.
-func (r *StampingReconciler) probe(ctx context.Context) (problem string) {
+// prove makes one proof, in bounded time.
+func (r *StampingReconciler) prove(ctx context.Context) (changed time.Time, problem string) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	forged := v1alpha1.Requester{Username: forgedUser, UID: ptr.To(""), Groups: []string{forgedGroup}}
-	meta := metav1.ObjectMeta{Namespace: r.Install, GenerateName: "stamping-proof-"}
-	call := &v1alpha1.ToolCall{ObjectMeta: meta, Spec: v1alpha1.ToolCallSpec{
-		ToolRef:   v1alpha1.ToolReference{Name: "stamping-proof"},
-		Requester: forged.DeepCopy(),
-	}}
-	approval := &v1alpha1.ToolCallApproval{ObjectMeta: meta, Spec: v1alpha1.ToolCallApprovalSpec{
-		ToolCallRef: v1alpha1.ApprovedCallReference{Name: "stamping-proof", UID: "stamping-proof"},
-		Decision:    v1alpha1.DecisionApprove,
-		Approver:    forged.DeepCopy(),
-	}}
-	for _, trial := range []struct {
-		what, field, policy string
-		object              client.Object
-		stamped             **v1alpha1.Requester // in object
-	}{
-		{"a call", "spec.requester", stampPolicy, call, &call.Spec.Requester},
-		{"an approval", "spec.approver", stampApprovalsPolicy, approval, &approval.Spec.Approver},
-	} {
-		if err := r.Create(ctx, trial.object, client.DryRunAll); err != nil {
-			return fmt.Sprintf("the trial creation of %s failed: %v", trial.what, err)
-		}
-		if q := *trial.stamped; q == nil || q.Username == "" || q.Username == forgedUser {
-			return fmt.Sprintf("a forged %s was not overwritten: is MutatingAdmissionPolicy %s in force?", trial.field, trial.policy)
-		} else if slices.Contains(q.Groups, forgedGroup) {
-			return fmt.Sprintf("forged groups in %s were not overwritten: is MutatingAdmissionPolicy %s in force?", trial.field, trial.policy)
-		}
-	}
-	return ""
-}
-
-func stampingObjects() []client.Object {
-	var objects []client.Object
-	for _, name := range []string{stampPolicy, stampApprovalsPolicy} {
-		objects = append(objects,
-			&admissionv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}},
-			&admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
-	for _, name := range []string{protectPolicy, protectApprovalsPolicy} {
-		objects = append(objects,
-			&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}},
-			&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	}
-	return objects
+	return stamping.Prove(ctx, r.Client, r.Install)
 }
 
 func (r *StampingReconciler) setup(mgr ctrl.Manager) error {
@@ -179,7 +96,7 @@ func (r *StampingReconciler) setup(mgr ctrl.Manager) error {
 	proof := reconcile.Request{NamespacedName: client.ObjectKey{Name: "proof"}}
 	enqueue := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{proof} })
 	names := map[string]bool{}
-	for _, o := range stampingObjects() {
+	for _, o := range stamping.Objects() {
 		names[o.GetName()] = true
 	}
 	named := predicate.NewPredicateFuncs(func(o client.Object) bool { return names[o.GetName()] })

@@ -39,6 +39,8 @@ const (
 	install        = "callgate-system"
 	controllerName = "system:serviceaccount:callgate-system:callgate-controller"
 	runnerImage    = "registry.example/runner:1"
+	// apiServerAddress is what a kubelet would tell every container.
+	apiServerAddress = "10.0.0.1:443"
 
 	// agentsNamespace is where calls are created; Tools have a namespace per test.
 	agentsNamespace = "agents"
@@ -271,7 +273,7 @@ func startManager(cfg *rest.Config, elected bool, changes ...func(*controllers.O
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	options := controllers.Options{Install: install, RunnerImage: runnerImage, Audit: audit.NewLog(&auditLines),
+	options := controllers.Options{Install: install, RunnerImage: runnerImage, RequireNetworkIsolation: true, APIServer: apiServerAddress, Audit: audit.NewLog(&auditLines),
 		Retention: controllers.Retention{DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MaxFinished: 10_000},
 	}
 	for _, change := range changes {

@@ -50,6 +50,7 @@ type ToolReconciler struct {
 
 	schemas  *schemaCache
 	policies *policyCache
+	api      *apiServer
 }
 
 // problem is why a Tool is not Ready; the zero value means that it is.
@@ -72,7 +73,7 @@ func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	p, err := r.check(ctx, t)
+	p, is, err := r.check(ctx, t)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -85,7 +86,14 @@ func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		c.Message = userNamespaceWords(t) + words
+		_, unproven, err := r.api.probe(ctx, t)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		c.Message = is.words + words
+		if unproven != "" {
+			c.Message += "; " + unproven
+		}
 	}
 	t.Status.ObservedGeneration = t.Generation
 	apimeta.SetStatusCondition(&t.Status.Conditions, c)
@@ -102,13 +110,8 @@ func (r *ToolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return result, err
 }
 
-// userNamespaceWords says which isolation of users the sandboxes have.
-func userNamespaceWords(t *v1alpha1.Tool) string {
-	if rc := t.Spec.Isolation.RuntimeClassName; rc != "" {
-		return fmt.Sprintf("sandboxes run under RuntimeClass %q, without a user namespace of Kubernetes", rc)
-	}
-	return "sandboxes run in a user namespace (hostUsers: false)"
-}
+// approvalWarning follows what a Ready Tool says of its isolation.
+const approvalWarning = "; warning: calls need an approval"
 
 // approvalWords warn if what was approved is not what runs for sure: an image
 // without a digest can change between the two.
@@ -127,29 +130,36 @@ func (r *ToolReconciler) approvalWords(ctx context.Context, t *v1alpha1.Tool) (s
 	if !needed {
 		return "", nil
 	}
-	return "; warning: calls need an approval, and spec.container.image names no digest (@sha256:…), so another image may run than the one that was approved", nil
+	return approvalWarning + ", and spec.container.image names no digest (@sha256:…), so another image may run than the one that was approved", nil
 }
 
-// check returns the first reason why a Tool cannot be called.
-func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+// check returns the first reason why a Tool cannot be called, else how its
+// sandboxes are isolated.
+func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (p problem, is isolation, err error) {
 	s := r.schemas.of(t)
 	if s.err != nil {
-		return problem{reason: v1alpha1.ReasonInvalidSchema, message: s.err.Error()}, nil
+		return problem{reason: v1alpha1.ReasonInvalidSchema, message: s.err.Error()}, is, nil
 	}
 	if err := template.Check(t.Spec.Container.Command, s.input.HasProperty); err != nil {
-		return problem{reason: v1alpha1.ReasonInvalidCommand, message: "spec." + err.Error()}, nil
+		return problem{reason: v1alpha1.ReasonInvalidCommand, message: "spec." + err.Error()}, is, nil
 	}
 	if err := sandbox.Check(t); err != nil {
-		return problem{reason: v1alpha1.ReasonInvalidSandbox, message: err.Error()}, nil
+		return problem{reason: v1alpha1.ReasonInvalidSandbox, message: err.Error()}, is, nil
 	}
 	for _, step := range []func(context.Context, *v1alpha1.Tool) (problem, error){
-		r.checkFunctionName, r.checkNamespace, r.checkRuntimeClass, r.ensureNetworkPolicy, r.checkSandbox,
+		r.checkFunctionName, r.checkNamespace,
+		func(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+			is, p, err = isolationOf(ctx, r.Client, r.RuntimeClasses, t)
+			return p, err
+		},
+		r.ensureNetworkPolicy,
+		func(ctx context.Context, t *v1alpha1.Tool) (problem, error) { return r.checkSandbox(ctx, t, is) },
 	} {
 		if p, err := step(ctx, t); err != nil || p.reason != "" {
-			return p, err
+			return p, is, err
 		}
 	}
-	return problem{}, nil
+	return problem{}, is, nil
 }
 
 func (r *ToolReconciler) checkFunctionName(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
@@ -177,19 +187,6 @@ func (r *ToolReconciler) checkNamespace(ctx context.Context, t *v1alpha1.Tool) (
 			t.Namespace, v1alpha1.LabelTools, v1alpha1.LabelToolsEnabled, r.Install)}, nil
 	}
 	return problem{}, nil
-}
-
-func (r *ToolReconciler) checkRuntimeClass(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
-	name := t.Spec.Isolation.RuntimeClassName
-	if name == "" {
-		return problem{}, nil
-	}
-	err := r.Get(ctx, client.ObjectKey{Name: name}, &nodev1.RuntimeClass{})
-	if apierrors.IsNotFound(err) {
-		return problem{reason: v1alpha1.ReasonRuntimeClassNotFound, message: fmt.Sprintf(
-			"spec.isolation.runtimeClassName: there is no RuntimeClass %q; kubectl get runtimeclasses lists them", name)}, nil
-	}
-	return problem{}, err
 }
 
 func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
@@ -228,12 +225,17 @@ func sameNetworkPolicy(have, want *networkingv1.NetworkPolicy) bool {
 
 // checkSandbox lets the API server judge the Job that calls of this Tool would
 // get, as a dry run.
-func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+func (r *ToolReconciler) checkSandbox(ctx context.Context, t *v1alpha1.Tool, is isolation) (problem, error) {
+	probe, _, err := r.api.probe(ctx, t)
+	if err != nil {
+		return problem{}, err
+	}
 	job := sandbox.Job(sandbox.Input{
-		Tool: t, Install: r.Install, RunnerImage: r.RunnerImage,
+		Tool: t, Install: r.Install, RunnerImage: r.RunnerImage, Probe: probe,
 		CallUID: t.UID, Call: client.ObjectKeyFromObject(t), Attempt: 1,
+		DefaultRuntimeClass: r.RuntimeClasses.Default, NoUserNamespace: !is.userNamespace,
 	})
-	err := r.Create(ctx, job, client.DryRunAll)
+	err = r.Create(ctx, job, client.DryRunAll)
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
 		return problem{}, nil // time cures it; each call waits for it by itself
@@ -321,6 +323,7 @@ func (r *ToolReconciler) setup(mgr ctrl.Manager) error {
 		Watches(&nodev1.RuntimeClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.tools(ctx, client.MatchingFields{indexRuntimeClass: o.GetName()})
 		})).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.otherwiseIsolated), builder.WithPredicates(handlersChanged)).
 		Watches(&networkingv1.NetworkPolicy{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[v1alpha1.AnnotationTool]}}}
 		})).

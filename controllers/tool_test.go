@@ -96,7 +96,10 @@ func TestToolReady(t *testing.T) {
 			},
 			ready: v1alpha1.ReasonNetworkPolicyFailed, message: []string{"spec.isolation.network.egress", "10.0.0.0/99"},
 			cure: func(t *testing.T, tool *v1alpha1.Tool) {
-				setSpec(t, tool, func(s *v1alpha1.ToolSpec) { s.Isolation.Network.Egress = nil })
+				// Everything, and names: the API server takes the policy with all its exceptions.
+				setSpec(t, tool, func(s *v1alpha1.ToolSpec) {
+					s.Isolation.Network = v1alpha1.ToolNetwork{DNS: v1alpha1.DNSCluster, Egress: []networkingv1.NetworkPolicyEgressRule{{}}}
+				})
 			},
 		},
 	} {

@@ -57,8 +57,10 @@ type ToolCallReconciler struct {
 
 	schemas    *schemaCache
 	policies   *policyCache
+	api        *apiServer
 	dispatcher *dispatch.Dispatcher
 	warm       *warmPools
+	results    *resultKey
 	confirm    confirmer
 	waiters    waiters
 	// unstored calls wait for something of them to be stored; leaving ones were

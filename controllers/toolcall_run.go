@@ -41,6 +41,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	if err != nil {
 		return 0, err
 	}
+	output.MaxFileBytes = sandbox.MaxFileBytes(pod)
 	running := gate.Running{
 		Now: time.Now(), Call: call, Attempt: attempt, Output: output, Pod: pod,
 		State: sandbox.Observe(nil, pod, nil), CanResend: tool != nil,
@@ -52,13 +53,22 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	verdict := gate.Run(running)
 	switch verdict.Act {
 	case gate.ActFollow:
-		r.dispatcher.Follow(target(call, attempt), running.State.Ended())
+		t := target(call, attempt)
+		// Without the key for good, the log still says how the sandbox ended.
+		if t.Key, err = r.results.of(ctx, t); err != nil && !lasting(err) {
+			return 0, err
+		}
+		r.dispatcher.Follow(t, running.State.Ended())
 	case gate.ActResend:
 		command, err := template.Expand(tool.Spec.Container.Command, gate.Args(call))
 		if err != nil {
 			return 0, fmt.Errorf("make the call's frame again: %w", err)
 		}
-		r.dispatcher.Send(target(call, attempt), frame(call, tool, command, attempt.TimeoutSeconds))
+		t := target(call, attempt)
+		if t.Key, err = r.results.of(ctx, t); err != nil {
+			return 0, err
+		}
+		r.dispatcher.Send(t, frame(call, tool, command, attempt.TimeoutSeconds, pod))
 	case gate.ActStop:
 		fault.At("stop")
 		// Never 0: a forced deletion would forget a container that still runs.

@@ -24,6 +24,7 @@ import (
 	"callgate.dev/callgate/internal/dispatch"
 	"callgate.dev/callgate/internal/fault"
 	"callgate.dev/callgate/internal/gate"
+	"callgate.dev/callgate/internal/result"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/wire"
 )
@@ -50,9 +51,24 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	if v := gate.Rest(l.call, s.Tool, s.Now); !v.Passed() {
 		return v, nil
 	}
+	probe, _, err := r.api.probe(ctx, s.Tool)
+	if err != nil {
+		return gate.Verdict{}, err
+	}
+	is, refused, err := isolationOf(ctx, r.Client, r.RuntimeClasses, s.Tool)
+	if err != nil {
+		return gate.Verdict{}, err
+	}
+	if refused.reason != "" {
+		// The Tool does not say so yet: its class was deleted just now, or this
+		// controller was told other rules than the one before.
+		return gate.Verdict{Result: gate.Failure(v1alpha1.ErrorToolUnavailable, false,
+			fmt.Sprintf("Tool %s/%s cannot run: %s: %s", s.Tool.Namespace, s.Tool.Name, refused.reason, refused.message))}, nil
+	}
 	s.Want = sandbox.Job(sandbox.Input{
-		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage,
+		Tool: s.Tool, Install: r.Install, RunnerImage: r.RunnerImage, Probe: probe,
 		CallUID: s.Call.UID, Call: client.ObjectKeyFromObject(s.Call), Attempt: nextAttempt(s.Call),
+		DefaultRuntimeClass: r.RuntimeClasses.Default, NoUserNamespace: !is.userNamespace,
 	})
 	job := &batchv1.Job{}
 	switch err := r.Get(ctx, client.ObjectKeyFromObject(s.Want), job); {
@@ -79,7 +95,11 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	case gate.ActDeleteSandbox:
 		return verdict, r.deleteJob(ctx, l.call, s.Job)
 	case gate.ActDispatch:
-		l.plan = r.plan(l.call, l.admitted, s.Pod)
+		plan := r.plan(l.call, l.admitted, s.Pod)
+		if plan.target.Key, err = r.results.of(ctx, plan.target); err != nil {
+			return gate.Unstored(s.Call, s.Tool, s.Since, s.Now, err.Error()), nil
+		}
+		l.plan = plan
 	}
 	return verdict, nil
 }
@@ -187,7 +207,7 @@ func (r *ToolCallReconciler) plan(call *v1alpha1.ToolCall, admitted gate.Admitte
 	return &dispatchPlan{
 		attempt: attempt,
 		target:  target(call, &attempt),
-		call:    frame(call, admitted.Tool, admitted.Command, timeout),
+		call:    frame(call, admitted.Tool, admitted.Command, timeout, pod),
 		overdue: now.Add(time.Duration(timeout+sandbox.GraceSeconds) * time.Second),
 	}
 }
@@ -206,7 +226,7 @@ func timeoutSeconds(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, now time.Time)
 	return limit
 }
 
-func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeout int32) wire.Call {
+func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeout int32, pod *corev1.Pod) wire.Call {
 	c := wire.Call{
 		Argv: command,
 		// Stable over all attempts of a call, for tools that hand it on.
@@ -214,6 +234,11 @@ func frame(call *v1alpha1.ToolCall, tool *v1alpha1.Tool, command []string, timeo
 		MaxStdoutBytes: maxBytes(tool),
 		TimeoutMillis:  int64(timeout) * 1000,
 		AllowSockets:   sandbox.AllowSockets(tool),
+		StdoutIsJSON:   sandbox.OutputRules(tool).Format == result.FormatJSON,
+		SecretEnv:      sandbox.SecretEnv(tool),
+		SecretPaths:    sandbox.SecretPaths(tool),
+		MaxFileBytes:   sandbox.MaxFileBytes(pod),
+		MaxProcesses:   sandbox.MaxProcesses(pod),
 	}
 	if tool.Spec.Container.Stdin == v1alpha1.StdinNone {
 		c.DevNullStdin = true

@@ -52,6 +52,7 @@ type WarmReconciler struct {
 	APIReader client.Reader
 	Pods      typedcorev1.PodsGetter
 
+	api  *apiServer
 	warm *warmPools
 
 	mu    sync.Mutex
@@ -138,8 +139,18 @@ func (r *WarmReconciler) observe(ctx context.Context, tool *v1alpha1.Tool, sandb
 	// Its NetworkPolicy is in place before its first sandbox.
 	ready := apimeta.FindStatusCondition(tool.Status.Conditions, v1alpha1.ConditionReady)
 	pool.Hold = ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration != tool.Generation
-	cold := sandbox.Job(sandbox.Input{Tool: tool, Install: r.Install, RunnerImage: r.RunnerImage})
-	var err error
+	probe, _, err := r.api.probe(ctx, tool)
+	if err != nil {
+		return pool, err
+	}
+	is, refused, err := isolationOf(ctx, r.Client, r.RuntimeClasses, tool)
+	if err != nil || refused.reason != "" {
+		return pool, err
+	}
+	cold := sandbox.Job(sandbox.Input{
+		Tool: tool, Install: r.Install, RunnerImage: r.RunnerImage, Probe: probe,
+		DefaultRuntimeClass: r.RuntimeClasses.Default, NoUserNamespace: !is.userNamespace,
+	})
 	pool.Want, err = r.warm.template(ctx, cold, tool)
 	return pool, err
 }

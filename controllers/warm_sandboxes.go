@@ -187,15 +187,3 @@ func (w *warmPools) gone(job types.NamespacedName) {
 	w.claims.drop(job)
 	w.trust.drop(job)
 }
-
-// slimNode keeps of a node in the cache whether it takes pods.
-func slimNode(o any) (any, error) {
-	node, ok := o.(*corev1.Node)
-	if !ok {
-		return o, nil // the mark of an object that was deleted unseen
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
-		Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable},
-	}, nil
-}

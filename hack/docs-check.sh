@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands of README and docs as they are written, on the cluster with the samples of the demo in it, and compares
 # what they print with the block that follows them, where there is one. The make targets that the pages name are the other
-# suites; docs/install.md needs a registry.
+# suites; docs/install.md and docs/doctor.md need a registry.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source hack/kube.sh
@@ -47,6 +47,8 @@ run "README.md, write a tool of your own" "$(blocks sh README.md "Write a tool o
 want="$(blocks "" README.md "Write a tool of your own")"
 [ "$(tail -n 1 <<<"$printed")" = "$want" ] || fail "README.md promises $want, its commands printed: $printed"
 
+go build -o bin/ ./cmd/kubectl-callgate
+export PATH="$PWD/bin:$PATH"
 run "docs/open-a-namespace.md" "$(blocks sh docs/open-a-namespace.md)"
 k auth can-i create jobs -n team-tools --as=system:serviceaccount:callgate-system:callgate-controller >/dev/null ||
 	fail "docs/open-a-namespace.md did not let the controller in"
@@ -57,7 +59,6 @@ run "docs/call-a-tool.md" "$(blocks sh docs/call-a-tool.md)"
 grep -q '^{"data":{.*"words":16}.*"ok":true' <<<"$printed" || fail "docs/call-a-tool.md: kubectl printed no good result: $printed"
 grep -q '^{"ok":true,"data":{.*"words":3}' <<<"$printed" || fail "docs/call-a-tool.md: the program printed no good envelope: $printed"
 
-go build -o bin/ ./cmd/kubectl-callgate
 for page in docs/duplicates-and-limits.md docs/approvals.md; do
 	run "$page" "$(blocks sh "$page")"
 	while read -r line; do

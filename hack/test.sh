@@ -19,8 +19,9 @@ suites=(
 	"unit+fuzz|6|unit tests and a short run of every fuzz target|make unit"
 	"envtest|8|API, admission policies and reconcilers against a real API server and etcd|make envtest"
 	"chart|2|the Helm chart with Helm 3 and 4 is what config/ is|make chart-test"
-	"e2e|10|Callgate on a real cluster|on_cluster make e2e"
+	"e2e|10|Callgate on a real cluster, and what its doctor says of that|on_cluster make e2e doctor"
 	"faults|12|whatever can fail fails, on a real cluster|on_cluster make test-faults"
+	"abuse|12|hostile tools, under runc and gVisor|on_cluster make test-abuse"
 	"demo+docs|8|the demo's calls, the commands of README and docs as written, and an install by the chart|on_cluster make docs-check chart-check"
 )
 

@@ -66,8 +66,12 @@ const (
 	ReasonDuplicateFunctionName = "DuplicateFunctionName"
 	// ReasonNamespaceNotOpen: the namespace is not opened for tools.
 	ReasonNamespaceNotOpen = "NamespaceNotOpen"
-	// ReasonRuntimeClassNotFound: isolation.runtimeClassName names no RuntimeClass.
+	// ReasonRuntimeClassNotFound: isolation.runtimeClassName, or the controller's
+	// --default-runtime-class, names no RuntimeClass.
 	ReasonRuntimeClassNotFound = "RuntimeClassNotFound"
+	// ReasonRuntimeClassNotAllowed: the controller's --require-runtime-class does
+	// not list the RuntimeClass of the Tool.
+	ReasonRuntimeClassNotAllowed = "RuntimeClassNotAllowed"
 	// ReasonNetworkPolicyFailed: the Tool's NetworkPolicy could not be put in place.
 	ReasonNetworkPolicyFailed = "NetworkPolicyFailed"
 )

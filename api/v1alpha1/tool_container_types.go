@@ -73,6 +73,22 @@ type ToolContainer struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+
+	// serviceAccountName is a ServiceAccount of the Tool's namespace that the tool
+	// acts as: it finds a token that lives about as long as a call, ca.crt and
+	// namespace in /var/run/secrets/kubernetes.io/serviceaccount. Default: none,
+	// and no token.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+
+	// volumes are what the tool finds in its file system beside its image.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Volumes []Volume `json:"volumes,omitempty"`
 }
 
 // EnvVar is one environment variable of a tool.

@@ -49,6 +49,7 @@ const (
 )
 
 // ToolSpec is what a platform team registers.
+// +kubebuilder:validation:XValidation:rule="!has(self.warm) || !has(self.container.volumes) || self.container.volumes.all(v, !has(v.persistentVolumeClaim))",message="warm and a persistentVolumeClaim exclude each other: a sandbox that waits would keep the volume in use on its node; leave warm out",fieldPath=".warm"
 type ToolSpec struct {
 	// functionName is the name a model sees. Default: the object's name, which
 	// must then be a legal function name itself. Two Tools of a namespace with
@@ -184,8 +185,9 @@ type WarmPool struct {
 
 // ToolIsolation says what a sandbox is made of and may reach.
 type ToolIsolation struct {
-	// runtimeClassName names the RuntimeClass of the pod, for example gvisor. A
-	// missing one makes the Tool not Ready; nothing falls back silently.
+	// runtimeClassName names the RuntimeClass of the pod, for example gvisor.
+	// Default: the one that the controller is told, or none. A missing one makes
+	// the Tool not Ready; nothing falls back silently.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -215,7 +217,6 @@ const (
 )
 
 // ToolNetwork says what the tool may reach.
-// +kubebuilder:validation:XValidation:rule="!has(self.dns) || self.dns == 'None'",message="dns: Cluster is not served by this version",fieldPath=".dns"
 type ToolNetwork struct {
 	// egress are the destinations that the tool may reach, in the type of
 	// NetworkPolicy. Link-local and metadata addresses are cut out of every range.
@@ -224,13 +225,15 @@ type ToolNetwork struct {
 	// +kubebuilder:validation:MaxItems=64
 	Egress []networkingv1.NetworkPolicyEgressRule `json:"egress,omitempty"`
 
-	// dns says whether names can be resolved. This version refuses Cluster.
+	// dns says whether names can be resolved. Cluster lets the tool ask the pods
+	// labelled k8s-app=kube-dns in kube-system. It does not let the tool reach what
+	// the names stand for; but a DNS that asks servers outside carries data there.
 	// +optional
 	// +kubebuilder:default=None
 	DNS DNSMode `json:"dns,omitempty"`
 
 	// loopback lets the tool use sockets to talk to its own helpers on
-	// 127.0.0.1. Without it and without egress every socket but AF_UNIX is refused.
+	// 127.0.0.1. Without it, egress and dns every socket but AF_UNIX is refused.
 	// +optional
 	Loopback bool `json:"loopback,omitempty"`
 }

@@ -361,7 +361,7 @@ type Result struct {
 	ErrorCode ErrorCode `json:"errorCode,omitempty"`
 
 	// message says what happened, where, which limit and actual value, and what
-	// to do. Absent on success.
+	// to do. On success it is absent, or says that values of Secrets were masked.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384

@@ -1,12 +1,15 @@
 // Command callgate is the controller: it takes ToolCalls through their checks,
-// runs the tools in sandboxes, and writes the results.
+// runs the tools in sandboxes, and writes the results. As "callgate doctor" it
+// tries on the cluster at hand what Callgate promises; see docs/doctor.md.
 package main
 
 import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +27,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "doctor" {
+		os.Exit(runDoctor(os.Args[2:]))
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "callgate:", err)
 		os.Exit(1)
@@ -33,7 +39,19 @@ func main() {
 func run() error {
 	var o controllers.Options
 	flag.StringVar(&o.RunnerImage, "runner-image", "", "image that holds the runner at /runner; it is mounted into every sandbox")
+	flag.BoolVar(&o.RequireNetworkIsolation, "require-network-isolation", true, "whether a tool that may open sockets starts only in a sandbox that has proven that its NetworkPolicy is in force")
 	flag.DurationVar(&o.KeepSandboxes, "keep-sandboxes", 30*time.Second, "how long the sandbox of a tool that answered stays, so that its log can be read")
+	flag.StringVar(&o.RuntimeClasses.Default, "default-runtime-class", "", "RuntimeClass of Tools that name none; empty means none")
+	flag.Func("require-runtime-class", "the only RuntimeClasses that Tools may have, separated by commas: a Tool with another one, or with none, is not Ready", func(s string) error {
+		o.RuntimeClasses.Required = nil
+		for name := range strings.SplitSeq(s, ",") {
+			if name = strings.TrimSpace(name); name == "" {
+				return errors.New("an empty name")
+			}
+			o.RuntimeClasses.Required = append(o.RuntimeClasses.Required, name)
+		}
+		return nil
+	})
 	flag.DurationVar(&o.DefaultTTL, "default-ttl", 24*time.Hour, "how long a finished call is kept that does not set ttlSecondsAfterFinished")
 	flag.DurationVar(&o.MaxTTL, "max-ttl", 30*24*time.Hour, "how long a finished call is kept at most")
 	flag.IntVar(&o.MaxFinished, "max-finished-calls", 10_000, "how many finished calls of one namespace are kept; the oldest go first")
@@ -51,9 +69,13 @@ func run() error {
 	if o.MaxFinished < 1 || o.DefaultTTL < 0 || o.MaxTTL < 0 || o.KeepSandboxes < 0 {
 		return errors.New("--max-finished-calls must be at least 1, --default-ttl, --max-ttl and --keep-sandboxes must not be negative")
 	}
+	if c := o.RuntimeClasses; c.Default != "" && c.Refuse(&v1alpha1.Tool{}) != "" {
+		return fmt.Errorf("--default-runtime-class %s is not in --require-runtime-class %s: no Tool that names none would be Ready", c.Default, strings.Join(c.Required, ","))
+	}
 	if o.Install = os.Getenv("POD_NAMESPACE"); o.Install == "" {
 		return errors.New("POD_NAMESPACE must be set to the namespace that the controller runs in")
 	}
+	o.APIServer = net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 	logger := zap.New() // to standard error
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger) // what client-go says, in the same form

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,13 +42,7 @@ func say(decision v1alpha1.ApprovalDecision, args []string, stdout, stderr io.Wr
 	for _, name := range []string{"n", "namespace"} {
 		flags.StringVar(&overrides.Context.Namespace, name, "", "namespace of the call; without it, that of the context")
 	}
-	flags.StringVar(&loading.ExplicitPath, "kubeconfig", "", "kubeconfig file")
-	flags.StringVar(&overrides.CurrentContext, "context", "", "context of the kubeconfig file")
-	flags.StringVar(&overrides.AuthInfo.Impersonate, "as", "", "user to impersonate")
-	flags.Func("as-group", "group to impersonate; may be repeated", func(group string) error {
-		overrides.AuthInfo.ImpersonateGroups = append(overrides.AuthInfo.ImpersonateGroups, group)
-		return nil
-	})
+	connectionFlags(flags, loading, &overrides)
 	flags.Usage = func() {
 		fmt.Fprintf(stderr, sayUsage, command, map[v1alpha1.ApprovalDecision]string{
 			v1alpha1.DecisionApprove: "Approves", v1alpha1.DecisionDeny: "Denies"}[decision])
@@ -92,6 +88,17 @@ func say(decision v1alpha1.ApprovalDecision, args []string, stdout, stderr io.Wr
 	return exitOK
 }
 
+// connectionFlags are kubectl's, which it does not pass to plugins.
+func connectionFlags(flags *flag.FlagSet, loading *clientcmd.ClientConfigLoadingRules, overrides *clientcmd.ConfigOverrides) {
+	flags.StringVar(&loading.ExplicitPath, "kubeconfig", "", "kubeconfig file")
+	flags.StringVar(&overrides.CurrentContext, "context", "", "context of the kubeconfig file")
+	flags.StringVar(&overrides.AuthInfo.Impersonate, "as", "", "user to impersonate")
+	flags.Func("as-group", "group to impersonate; may be repeated", func(group string) error {
+		overrides.AuthInfo.ImpersonateGroups = append(overrides.AuthInfo.ImpersonateGroups, group)
+		return nil
+	})
+}
+
 func connect(config clientcmd.ClientConfig) (c client.Client, namespace string, err error) {
 	if namespace, _, err = config.Namespace(); err != nil {
 		return nil, "", err
@@ -102,7 +109,7 @@ func connect(config clientcmd.ClientConfig) (c client.Client, namespace string, 
 	}
 	cfg.Timeout = requestTimeout
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), rbacv1.AddToScheme(scheme)); err != nil {
 		return nil, "", err
 	}
 	c, err = client.New(cfg, client.Options{Scheme: scheme})

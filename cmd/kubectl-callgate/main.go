@@ -21,6 +21,8 @@ const usage = `Usage: kubectl callgate COMMAND
   approve NAME   approve the ToolCall NAME
   deny NAME      deny it
   import FILE    write Tool manifests for the tool definitions in FILE (MCP tools/list answer, OpenAI functions)
+  namespace open NAME
+                 let Callgate run tools in the namespace NAME
 
 Run a command with --help for its flags.
 `
@@ -42,6 +44,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return say(v1alpha1.DecisionDeny, args[1:], stdout, stderr)
 	case "import":
 		return importTools(args[1:], stdin, stdout, stderr)
+	case "namespace":
+		return namespace(args[1:], stdout, stderr)
 	case "help", "-h", "--help":
 		fmt.Fprint(stdout, usage)
 		return exitOK

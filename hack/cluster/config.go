@@ -39,6 +39,8 @@ func (s settings) RunDir() string             { return runDir }
 func (s settings) Cgroup() string             { return cgroupName }
 func (s settings) NodeIP() string             { return nodeIP }
 func (s settings) PodCIDR() string            { return podCIDR }
+func (s settings) DNSIP() string              { return dnsIP }
+func (s settings) DNSDomain() string          { return dnsDomain }
 func (s settings) PauseImage() string         { return pauseImage }
 func (s settings) CNINetwork() string         { return cniNetwork }
 func (s settings) Bridge() string             { return bridge }

@@ -25,6 +25,10 @@ const (
 	apiPort    = 6443
 	apiServer  = "https://10.244.0.1:6443"
 	pauseImage = "callgate.local/pause:1"
+	// dnsIP is the Service kube-dns, the tenth address as everywhere.
+	dnsIP        = "10.96.0.10"
+	dnsDomain    = "cluster.local"
+	corednsImage = "callgate.local/coredns:1"
 )
 
 // runDir holds what does not outlive a restart of the machine: sockets, mounts

@@ -63,13 +63,17 @@ func importedNames(out string) []string {
 	return names
 }
 
-// loadPause makes and imports the image of the container that holds a pod's
-// namespaces.
-func loadPause(l layout) error {
-	archive := filepath.Join(l.state, "pause.tar")
-	if err := writeImage(archive, pauseImage, map[string]string{"pause": l.program("pause")}, []string{"/pause"}); err != nil {
-		return err
+// loadImages makes and imports the images of the cluster's own pods: pause,
+// which holds a pod's namespaces, and CoreDNS.
+func loadImages(l layout) error {
+	for program, image := range map[string]string{"pause": pauseImage, "coredns": corednsImage} {
+		archive := filepath.Join(l.state, program+".tar")
+		if err := writeImage(archive, image, map[string]string{program: l.program(program)}, []string{"/" + program}); err != nil {
+			return err
+		}
+		if _, err := importImages(l, archive); err != nil {
+			return err
+		}
 	}
-	_, err := importImages(l, archive)
-	return err
+	return nil
 }

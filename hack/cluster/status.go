@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// status prints one line for each component, the node and the API server. It
+// status prints one line for each component, the node, the DNS and the API server. It
 // returns an error unless all of them are well.
 func status(out io.Writer, state string) error {
 	r, err := readRecord(runDir)
@@ -66,6 +66,12 @@ func status(out io.Writer, state string) error {
 		line("node "+nodeName, "not ready", node.ready().Error())
 	default:
 		line("node "+nodeName, "ready", node.Status.NodeInfo.KubeletVersion)
+	}
+	if err := resolve(ctx); err != nil {
+		bad++
+		line("cluster DNS", "does not answer", err.Error())
+	} else {
+		line("cluster DNS", "answers", "Service kube-dns in kube-system, "+dnsIP)
 	}
 	line("API server", apiServer, "KUBECONFIG="+l.kubeconfig())
 	if err := table.Flush(); err != nil {

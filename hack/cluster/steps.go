@@ -22,6 +22,7 @@ const (
 	runcVersion       = "v1.5.3"
 	cniVersion        = "v1.10.0"
 	kubeRouterVersion = "v2.1.0"
+	corednsVersion    = "v1.15.0"
 	gvisorVersion     = "v0.0.0-20260905035102-160fafc42237"
 )
 
@@ -74,6 +75,7 @@ var steps = []step{
 		"github.com/containernetworking/plugins/plugins/meta/portmap":    "portmap"}},
 	{name: "kube-router", version: kubeRouterVersion, flags: stripped,
 		programs: map[string]string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router": "kube-router"}},
+	{name: "CoreDNS", version: corednsVersion, flags: stripped, programs: map[string]string{"github.com/coredns/coredns": "coredns"}},
 	{name: "gVisor", version: gvisorVersion, module: "gvisor", flags: stripped,
 		programs: map[string]string{"gvisor.dev/gvisor/runsc": "runsc", "./shim": "containerd-shim-runsc-v1"}},
 	{name: "pause", version: "container", module: ".", flags: stripped, programs: map[string]string{"./pause": "pause"}},

@@ -17,6 +17,9 @@ import (
 //go:embed manifests/cluster.yaml
 var clusterManifest string
 
+//go:embed manifests/dns.yaml
+var dnsManifest string
+
 //go:embed manifests/probe.yaml
 var probeManifest string
 
@@ -195,7 +198,7 @@ func (u *upRun) start(c component) error {
 		}); err != nil {
 			return err
 		}
-		return loadPause(u.layout)
+		return loadImages(u.layout)
 	case "kube-apiserver":
 		if err := u.wait("kube-apiserver", 60*time.Second, func(ctx context.Context) error {
 			return get(ctx, u.client, apiServer+"/readyz", nil)
@@ -203,7 +206,7 @@ func (u *upRun) start(c component) error {
 			return err
 		}
 		// Before kube-router starts, which needs its role.
-		if err := u.kubectl(clusterManifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
+		if err := u.kubectl(clusterManifest+"---\n"+dnsManifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
 			return errComponent(u.layout, "kube-apiserver", "did not take the cluster's own objects: "+err.Error())
 		}
 	case "kube-proxy":
@@ -249,6 +252,9 @@ func (u *upRun) waitReady() error {
 	}
 	if err := u.kubectl("", "delete", "-n", "kube-system", "pod", "callgate-cluster-probe", "--grace-period=0", "--force"); err != nil {
 		return err
+	}
+	if err := u.wait("kube-proxy", 90*time.Second, resolve); err != nil {
+		return fmt.Errorf("no name resolves (kubectl -n kube-system describe pods -l k8s-app=kube-dns): %w", err)
 	}
 	for _, name := range []string{"kube-proxy", "kube-router", "kube-scheduler"} {
 		if err := u.check(name); err != nil {

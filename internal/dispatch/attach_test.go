@@ -149,7 +149,7 @@ func TestResultOfAnotherCallIsNamedAsSuch(t *testing.T) {
 	d, notified := newDispatcher(t, &sandboxServer{attach: func(_ io.Reader, stdout io.Writer) {
 		check(t, wire.WriteReady(stdout))
 		check(t, wire.WriteAccepted(stdout, "another-call", 1))
-		check(t, wire.WriteResult(stdout, "another-call", 1, wire.Result{Stdout: []byte("{}"), StdoutBytes: 2}))
+		check(t, wire.WriteResult(stdout, wire.Seal{CallUID: "another-call", Attempt: 1, PodUID: string(testPod), Key: testKey}, wire.Result{Stdout: []byte("{}"), StdoutBytes: 2}))
 	}})
 	d.Send(testTarget(), testFrame())
 	if snap := ended(t, d, notified); snap.Accepted == nil || snap.Accepted.CallUID != "another-call" {
@@ -200,7 +200,7 @@ func TestSessionOfTheNextAttempt(t *testing.T) {
 			}
 			<-release
 			// The second one is forgotten by then; that of the first is waited for below.
-			_ = wire.WriteResult(stdout, string(testUID), 1, wire.Result{Stdout: []byte("{}"), StdoutBytes: 2})
+			_ = wire.WriteResult(stdout, testSeal, wire.Result{Stdout: []byte("{}"), StdoutBytes: 2})
 		}})
 		d.Send(testTarget(), testFrame())
 		within(t, "the first attach", taken)

@@ -65,6 +65,9 @@ type Target struct {
 	PodUID    types.UID
 	// Timeout of the tool bounds the session.
 	Timeout time.Duration
+	// Key seals and opens the result. Without one a log can be followed, and no
+	// result in it opens.
+	Key wire.Key
 }
 
 // Snapshot is what is known of a session now.
@@ -153,6 +156,7 @@ func (d *Dispatcher) Forget(call types.NamespacedName, keep types.UID) {
 // a session of the attempt is under way it does nothing; one of an attempt before
 // it is over.
 func (d *Dispatcher) Send(t Target, call wire.Call) {
+	call.ResultKey = t.Key
 	d.start(t, &session{}, func(ctx context.Context, s *session) error { return d.attach(ctx, t, call, &s.transcript) })
 }
 
@@ -173,6 +177,7 @@ func (d *Dispatcher) start(t Target, s *session, run func(context.Context, *sess
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("it took longer than %s", limit))
 	s.call, s.attempt, s.cancel = t.Call, t.Attempt, cancel
+	s.transcript.Seal = wire.Seal{CallUID: string(t.CallUID), Attempt: t.Attempt, PodUID: string(t.PodUID), Key: t.Key}
 	d.mu.Lock()
 	switch old := d.sessions[t.CallUID]; {
 	case old == nil:
@@ -315,12 +320,16 @@ func (d *Dispatcher) follow(ctx context.Context, t Target, transcript *wire.Tran
 // streamEnd is the error for a stream that ended by itself. The last bytes may
 // have held the result.
 func streamEnd(ctx context.Context, err error, transcript *wire.Transcript) error {
-	if transcript.Snapshot().Result != nil {
+	state := transcript.Snapshot()
+	if state.Result != nil {
 		return nil
 	}
 	// A stream that we cut ourselves can end cleanly, too, and proves nothing.
 	if err = cause(ctx, err); err != nil {
 		return fmt.Errorf("the sandbox's stream broke without a result: %w", err)
+	}
+	if state.Damaged != "" {
+		return fmt.Errorf("%w that could be read: %s", ErrNoResult, state.Damaged)
 	}
 	return ErrNoResult
 }

@@ -25,7 +25,7 @@ func TestLogEndings(t *testing.T) {
 	readyFrame := wire.WriteReady
 	acceptedFrame := func(w io.Writer) error { return wire.WriteAccepted(w, string(testUID), 1) }
 	resultFrame := func(w io.Writer) error {
-		return wire.WriteResult(w, string(testUID), 1, wire.Result{Stdout: bytes.Repeat([]byte("y"), 20<<10), StdoutBytes: 20 << 10})
+		return wire.WriteResult(w, testSeal, wire.Result{Stdout: bytes.Repeat([]byte("y"), 20<<10), StdoutBytes: 20 << 10})
 	}
 	hang := func(r *http.Request) { <-r.Context().Done() }
 	emit := func(w http.ResponseWriter, p []byte) {

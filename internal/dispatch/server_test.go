@@ -31,8 +31,13 @@ const (
 
 var testCall = types.NamespacedName{Namespace: "agents", Name: "say-hello"}
 
+var (
+	testKey  = wire.Key(strings.Repeat("k", wire.KeyBytes))
+	testSeal = wire.Seal{CallUID: string(testUID), Attempt: 1, PodUID: string(testPod), Key: testKey}
+)
+
 func testTarget() Target {
-	return Target{Call: testCall, CallUID: testUID, Attempt: 1, Namespace: "tools", Pod: "callgate-x-1-abcde", PodUID: testPod, Timeout: patience}
+	return Target{Call: testCall, CallUID: testUID, Attempt: 1, Namespace: "tools", Pod: "callgate-x-1-abcde", PodUID: testPod, Timeout: patience, Key: testKey}
 }
 
 func testFrame() wire.Call {
@@ -170,7 +175,7 @@ func accept(t *testing.T, stdin io.Reader, stdout io.Writer) wire.Call {
 
 // report is a runner's end.
 func report(t *testing.T, w io.Writer, stdout string) {
-	check(t, wire.WriteResult(w, string(testUID), 1, wire.Result{Stdout: []byte(stdout), StdoutBytes: int64(len(stdout))}))
+	check(t, wire.WriteResult(w, testSeal, wire.Result{Stdout: []byte(stdout), StdoutBytes: int64(len(stdout))}))
 }
 
 func check(t *testing.T, err error) {

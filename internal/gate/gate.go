@@ -109,7 +109,7 @@ func fromEnvelope(e result.Envelope) *v1alpha1.Result {
 	if !e.OK {
 		return Failure(v1alpha1.ErrorCode(e.ErrorCode), e.Retryable, e.Message)
 	}
-	return &v1alpha1.Result{OK: ptr.To(true), Data: &apiextensionsv1.JSON{Raw: e.Data}, Retryable: ptr.To(false)}
+	return &v1alpha1.Result{OK: ptr.To(true), Data: &apiextensionsv1.JSON{Raw: e.Data}, Message: printable(e.Message), Retryable: ptr.To(false)}
 }
 
 // Args are the arguments of a call as JSON; absent means {}.
@@ -142,7 +142,7 @@ func withDeadline(v Verdict, call *v1alpha1.ToolCall, now time.Time) Verdict {
 			why += " (" + v.Message + ")"
 		}
 		return end(v1alpha1.ErrorToolUnavailable, true,
-			"the call's deadlineSeconds (%d) passed before the tool started; it was %s", call.Spec.DeadlineSeconds, why)
+			"the call's deadlineSeconds (%d) passed before the tool started; it was %s%s", call.Spec.DeadlineSeconds, why, attemptWords(call))
 	}
 	if v.After == 0 || v.After > left {
 		v.After = left

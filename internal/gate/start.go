@@ -71,7 +71,7 @@ func start(s Starting) Verdict {
 	left := limit - s.Now.Sub(s.Since)
 	if s.Job == nil {
 		if left <= 0 {
-			return end(v1alpha1.ErrorToolUnavailable, true, "no sandbox started within startDeadlineSeconds (%d)%s", int(limit.Seconds()), lastWords(s.Call))
+			return end(v1alpha1.ErrorToolUnavailable, true, "no sandbox started within startDeadlineSeconds (%d)%s%s", int(limit.Seconds()), lastWords(s.Call), attemptWords(s.Call))
 		}
 		return wait(ActCreateSandbox, v1alpha1.ReasonStarting, "creating the sandbox", time.Second)
 	}
@@ -116,7 +116,7 @@ func start(s Starting) Verdict {
 		return end(v1alpha1.ErrorToolUnavailable, false, "the sandbox cannot start: %s", s.State.Words)
 	}
 	if left <= 0 {
-		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox did not start within startDeadlineSeconds (%d): %s", int(limit.Seconds()), s.State.Words)
+		return end(v1alpha1.ErrorToolUnavailable, !s.State.Permanent, "the sandbox did not start within startDeadlineSeconds (%d): %s%s", int(limit.Seconds()), s.State.Words, attemptWords(s.Call))
 	}
 	if s.State.Permanent {
 		left = min(left, grace-lasted+time.Second)
@@ -132,6 +132,16 @@ func lastWords(call *v1alpha1.ToolCall) string {
 		return ""
 	}
 	return ": " + c.Message
+}
+
+// attemptWords say how the attempt before ended, if it never started: the time
+// that is over now was spent on that as well.
+func attemptWords(call *v1alpha1.ToolCall) string {
+	n := len(call.Status.Attempts)
+	if n == 0 || call.Status.Attempts[n-1].Outcome != v1alpha1.OutcomeNeverStarted || call.Status.Attempts[n-1].Message == "" {
+		return ""
+	}
+	return fmt.Sprintf("; attempt %d: %s", call.Status.Attempts[n-1].Number, call.Status.Attempts[n-1].Message)
 }
 
 // replace decides about a sandbox that ended without its call: another one is

@@ -41,6 +41,10 @@ func TestStart(t *testing.T) {
 	exceeded := func(s *Starting) sandbox.State {
 		return sandbox.Observe(s.Job, nil, []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: `Error creating: pods "x" is forbidden: exceeded quota: q`}})
 	}
+	openNetwork := func(s *Starting) {
+		s.Call.Status.Attempts = []v1alpha1.Attempt{{Number: 1, Outcome: v1alpha1.OutcomeNeverStarted, ErrorCode: v1alpha1.ErrorToolUnavailable,
+			Message: "the tool was not started: the sandbox's network policy was not in force"}}
+	}
 	refused := func(s *Starting) { s.Pod, s.State = nil, exceeded(s) }
 	for _, tc := range []struct {
 		reason    string
@@ -132,6 +136,14 @@ func TestStart(t *testing.T) {
 		{reason: "the last second of the start deadline", change: func(s *Starting) { age(s, 119*time.Second) }, wait: "Starting", after: time.Second},
 		{reason: "the start deadline: the cluster's words, and time may cure it", change: func(s *Starting) { age(s, 120*time.Second) },
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "did not start within startDeadlineSeconds (120): Unschedulable: no node fits"},
+		{reason: "the start deadline after an attempt whose network was open: that is why",
+			change: func(s *Starting) { openNetwork(s); age(s, 120*time.Second) },
+			code:   v1alpha1.ErrorToolUnavailable, retryable: true,
+			message: "did not start within startDeadlineSeconds (120): Unschedulable: no node fits; attempt 1: the tool was not started: the sandbox's network policy was not in force"},
+		{reason: "… and without a sandbox", change: func(s *Starting) { openNetwork(s); s.Since, s.Job = s.Now.Add(-120*time.Second), nil },
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "no sandbox started within startDeadlineSeconds (120); attempt 1: the tool was not started: the sandbox's network"},
+		{reason: "… and by the call's own deadline", change: func(s *Starting) { openNetwork(s); s.Call.Spec.DeadlineSeconds = 12 },
+			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "no node fits); attempt 1: the tool was not started: the sandbox's network"},
 		{reason: "the Tool's own start deadline", change: func(s *Starting) { s.Tool.Spec.StartDeadlineSeconds = 10 },
 			code: v1alpha1.ErrorToolUnavailable, retryable: true, message: "startDeadlineSeconds (10)"},
 		{reason: "C014: a quota that is used up stays retryable to the end",

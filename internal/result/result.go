@@ -4,6 +4,7 @@ package result
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"callgate.dev/callgate/internal/jsonvalue"
@@ -48,6 +49,8 @@ type Spec struct {
 	SideEffects string
 	// Timeout is the limit that the run had, for the message.
 	Timeout time.Duration
+	// MaxFileBytes is the size that no file could grow past, for the message; 0 if it is not known.
+	MaxFileBytes int64
 }
 
 // Envelope is the result of a call.
@@ -55,7 +58,8 @@ type Envelope struct {
 	OK        bool
 	Data      []byte // compact JSON; nil unless OK
 	ErrorCode string // empty if OK
-	// Message is one printable line, at most about 2 KiB: what, where, limit and actual value, what to do. Empty if OK.
+	// Message is one printable line, at most about 2 KiB: what, where, limit and actual value, what to do. If OK it is
+	// empty, or says that something in what the tool printed was masked.
 	Message string
 	// Retryable: the same call, unchanged, may be proposed again without a second side effect, and may end otherwise.
 	Retryable bool
@@ -65,8 +69,38 @@ type Envelope struct {
 const outOfMemory = " (a process of it was killed because the sandbox ran out of memory: raise container.resources.limits.memory of the Tool, or ask for less)"
 
 // Normalize returns the envelope of a finished run. The first of these that applies decides: time over, not started, ended
-// by a signal, exit code, size of stdout, its format, the output schema. Text on stderr is no failure.
+// by a signal, exit code, size of stdout, its format, the output schema. Text on stderr is no failure. Whatever decides,
+// the message says what was masked.
 func Normalize(spec Spec, run wire.Result) Envelope {
+	e := normalize(spec, run)
+	if note := maskedWords(run); note != "" && e.Message != "" {
+		e.Message = jsonvalue.Cut(e.Message, beforeNote) + "; " + note
+	} else if note != "" {
+		e.Message = note
+	}
+	return e
+}
+
+// beforeNote bounds what stands before the words about masking, in bytes, so that
+// nobody who bounds the message at 4 KiB cuts them off.
+const beforeNote = 3800
+
+// maskedWords says what was masked, "" if nothing was.
+func maskedWords(run wire.Result) string {
+	var where []string
+	if n := run.StdoutMasked; n > 0 {
+		where = append(where, fmt.Sprintf("%d on stdout", n))
+	}
+	if n := run.StderrMasked; n > 0 {
+		where = append(where, fmt.Sprintf("%d on stderr", n))
+	}
+	if len(where) == 0 {
+		return ""
+	}
+	return "values of the Tool's Secrets were replaced by [masked]: " + strings.Join(where, ", ")
+}
+
+func normalize(spec Spec, run wire.Result) Envelope {
 	switch {
 	case run.TimedOut:
 		return timedOut(spec)
@@ -77,6 +111,8 @@ func Normalize(spec Spec, run wire.Result) Envelope {
 		switch {
 		case run.OOMKills > 0:
 			hint = outOfMemory
+		case run.Signal == "SIGXFSZ":
+			hint = fileTooLarge(spec)
 		case run.Signal == "SIGKILL":
 			hint = " (often the memory limit)"
 		}
@@ -88,7 +124,11 @@ func Normalize(spec Spec, run wire.Result) Envelope {
 	case run.ExitCode != 0 && run.OOMKills > 0:
 		return failed(fmt.Sprintf("the tool ended with exit code %d%s", run.ExitCode, outOfMemory), run)
 	case run.ExitCode != 0:
-		return failed(fmt.Sprintf("the tool ended with exit code %d", run.ExitCode), run)
+		hint := ""
+		if run.ExitCode == exitFileTooLarge {
+			hint = fileTooLarge(spec)
+		}
+		return failed(fmt.Sprintf("the tool ended with exit code %d%s", run.ExitCode, hint), run)
 	case run.OOMKills > 0:
 		return failed("the tool ended with exit code 0, but what it printed cannot be trusted"+outOfMemory, run)
 	}
@@ -96,9 +136,9 @@ func Normalize(spec Spec, run wire.Result) Envelope {
 	if limit, size := spec.maxBytes(), max(run.StdoutBytes, int64(len(run.Stdout))); size > limit {
 		return failure(CodeOutputTooLarge, fmt.Sprintf(
 			"the tool printed %d bytes on stdout, output.maxBytes allows %d: ask for less, or print less", size, limit))
-	} else if size > int64(len(run.Stdout)) {
+	} else if kept := int64(len(run.Stdout)) + run.StdoutShrunk; size > kept {
 		return failure(CodeInvalidOutput, fmt.Sprintf(
-			"the tool printed %d bytes on stdout, but only the first %d were kept", size, len(run.Stdout)))
+			"the tool printed %d bytes on stdout, but only the first %d were kept", size, kept))
 	}
 	data, problem := spec.data(run.Stdout)
 	if problem == "" && spec.Schema != nil {
@@ -144,6 +184,17 @@ func notStarted(run wire.Result) Envelope {
 	default:
 		return failure(CodeToolFailed, "the tool could not be started, it did not run: "+why)
 	}
+}
+
+// exitFileTooLarge is what a shell exits with when a command of its was ended by SIGXFSZ.
+const exitFileTooLarge = 128 + 25
+
+// fileTooLarge says which limit SIGXFSZ is about.
+func fileTooLarge(spec Spec) string {
+	if spec.MaxFileBytes <= 0 {
+		return " (a file grew past the limit of its size)"
+	}
+	return fmt.Sprintf(" (a file grew past %d bytes, which is what isolation.scratchSizeLimit allows: raise it, or write less)", spec.MaxFileBytes)
 }
 
 // failed adds the end of stderr: a tool's own words are the best there are.

@@ -87,7 +87,7 @@ func TestLiveStderrStaysInItsBudget(t *testing.T) {
 		}
 	}
 	var all bytes.Buffer
-	err := wire.WriteResult(&all, strings.Repeat("u", 128), 1<<30, wire.Result{
+	err := wire.WriteResult(&all, wire.Seal{CallUID: strings.Repeat("u", 128), Attempt: 1 << 30, Key: testSeal.Key}, wire.Result{
 		Stdout: make([]byte, wire.MaxStdoutBytes), StderrTail: make([]byte, wire.MaxStderrTailBytes),
 		StartError: strings.Repeat("\x00", 1024),
 	})

@@ -4,7 +4,8 @@
 // in this pod, starts the tool as its child, holds it to its bounds, and prints
 // the result on stdout as frames of package wire. The tool shares its user and
 // its PID namespace with the runner and is not trusted: it has no descriptor of
-// the runner's and cannot read its memory or environment. Under a Linux kernel no
+// the runner's, cannot read its memory or environment, and cannot change its
+// limits or priority. Under a Linux kernel no
 // signal of its ends or disturbs PID 1; gVisor lets SIGKILL and SIGSTOP through,
 // which harms nothing but the tool's own call.
 package runner

@@ -81,8 +81,17 @@ func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 // call is one with ordinary bounds.
 func call(argv ...string) wire.Call {
-	return wire.Call{Argv: argv, MaxStdoutBytes: 65536, TimeoutMillis: patience.Milliseconds()}
+	return wire.Call{Argv: argv, MaxStdoutBytes: 65536, TimeoutMillis: patience.Milliseconds(), ResultKey: testSeal.Key}
 }
+
+// testSeal opens what the runner reports of the call that send sends.
+var testSeal = func() wire.Seal {
+	s, err := wire.NewSeal(bytes.Repeat([]byte{1}, wire.KeyBytes), callUID, 1, podUID)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}()
 
 // sandbox is a runner that was started and waits.
 type sandbox struct {
@@ -134,6 +143,7 @@ func open(t *testing.T, changes ...func(*exec.Cmd)) *sandbox {
 		t.Fatal(err)
 	}
 	s := &sandbox{t: t, dir: dir, ended: make(chan struct{})}
+	s.Seal = testSeal
 	s.cmd = exec.Command(bin + "/runner")
 	s.cmd.Dir = dir
 	s.cmd.Env = []string{"PATH=/usr/bin:/bin:" + bin, podUIDVariable + "=" + podUID}

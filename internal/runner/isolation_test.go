@@ -97,7 +97,7 @@ func TestForeignArchitecture(t *testing.T) {
 // TestSocketFilterProgram runs the filter itself in a BPF interpreter, for calls
 // no test program can make.
 func TestSocketFilterProgram(t *testing.T) {
-	program, err := socketFilter()
+	program, err := toolFilter(false)
 	if err != nil {
 		t.Fatal(err)
 	}

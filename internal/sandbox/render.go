@@ -38,7 +38,7 @@ const (
 	podUIDVariable = "CALLGATE_POD_UID"
 
 	runnerMount = "/.callgate"
-	runnerPath  = runnerMount + "/runner"
+	runnerName  = "/runner"
 	stateMount  = "/.callgate-state"
 
 	// jobTTLSeconds is a last resort if the controller is gone for good.
@@ -65,6 +65,12 @@ type Input struct {
 	CallUID     types.UID
 	Call        types.NamespacedName
 	Attempt     int32 // from 1
+	// Probe: the runner proves that the NetworkPolicy is in force, see [Probe].
+	Probe bool
+	// DefaultRuntimeClass is that of Tools that name none; see [RuntimeClasses].
+	DefaultRuntimeClass string
+	// NoUserNamespace: the nodes have none for these sandboxes; see [Users].
+	NoUserNamespace bool
 }
 
 // JobName is the name of the Job for an attempt of a call. It is made of the
@@ -94,6 +100,9 @@ func Job(in Input) *batchv1.Job {
 		v1alpha1.LabelAttempt: strconv.Itoa(int(in.Attempt)),
 	}
 	pod := podSpec(in)
+	annotations := noCollection()
+	annotations[v1alpha1.AnnotationCall] = in.Call.String()
+	annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
 	timeout, start := int64(TimeoutSeconds(in.Tool)), int64(StartDeadlineSeconds(in.Tool))
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
@@ -115,14 +124,8 @@ func Job(in Input) *batchv1.Job {
 			ActiveDeadlineSeconds:   ptr.To(start + timeout + GraceSeconds + 60),
 			TTLSecondsAfterFinished: ptr.To[int32](jobTTLSeconds),
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{
-					Labels: labels,
-					Annotations: map[string]string{
-						v1alpha1.AnnotationCall:                          in.Call.String(),
-						"cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-					},
-				},
-				Spec: pod,
+				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
+				Spec:       pod,
 			},
 		},
 	}
@@ -161,7 +164,7 @@ func Check(t *v1alpha1.Tool) error {
 	if q := t.Spec.Isolation.ScratchSizeLimit; q != nil && (q.Sign() < 0 || q.Cmp(maxMemory) > 0) {
 		return fmt.Errorf("spec.isolation.scratchSizeLimit is %s: it must not be negative or above %s", q.String(), maxMemory.String())
 	}
-	return nil
+	return checkVolumes(t)
 }
 
 func podSpec(in Input) corev1.PodSpec {
@@ -195,10 +198,10 @@ func podSpec(in Input) corev1.PodSpec {
 		Containers: []corev1.Container{{
 			Name:      Container,
 			Image:     t.Spec.Container.Image,
-			Command:   []string{runnerPath},
+			Command:   []string{runnerFolder(t) + runnerName},
 			Stdin:     true,
 			StdinOnce: true,
-			Env:       env(t.Spec.Container.Env),
+			Env:       env(t.Spec.Container.Env, in.Probe),
 			Resources: resources(t, scratch),
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: ptr.To(false),
@@ -207,19 +210,22 @@ func podSpec(in Input) corev1.PodSpec {
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "callgate-runner", MountPath: runnerMount, ReadOnly: true},
+				{Name: "callgate-runner", MountPath: runnerFolder(t), ReadOnly: true},
 				{Name: "callgate-state", MountPath: stateMount},
 				{Name: "scratch", MountPath: "/tmp"},
 			},
 		}},
 	}
-	if rc := t.Spec.Isolation.RuntimeClassName; rc != "" {
-		// Whether its handler supports user namespaces is not known here, and
-		// gVisor's does not; unset leaves it to the runtime.
+	if t.Spec.Isolation.Network.DNS == v1alpha1.DNSCluster {
+		spec.DNSPolicy, spec.DNSConfig = corev1.DNSClusterFirst, nil
+	}
+	if rc := (RuntimeClasses{Default: in.DefaultRuntimeClass}).Of(t); rc != "" {
 		spec.RuntimeClassName = &rc
-	} else {
+	}
+	if !in.NoUserNamespace {
 		spec.HostUsers = ptr.To(false)
 	}
+	addVolumes(&spec, t)
 	return spec
 }
 
@@ -229,11 +235,14 @@ func memoryVolume(name string, limit resource.Quantity) corev1.Volume {
 }
 
 // env doubles every $ in a value, so that the kubelet expands nothing.
-func env(vars []v1alpha1.EnvVar) []corev1.EnvVar {
+func env(vars []v1alpha1.EnvVar, probe bool) []corev1.EnvVar {
 	out := []corev1.EnvVar{{Name: podUIDVariable, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}}
+	if probe {
+		out = append(out, corev1.EnvVar{Name: probeVariable, Value: "true"})
+	}
 	for _, v := range vars {
-		if v.Name == podUIDVariable {
+		if v.Name == podUIDVariable || v.Name == probeVariable {
 			continue // the CRD reserves the name; the kubelet would let the last one win
 		}
 		e := corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(ptr.Deref(v.Value, ""), "$", "$$")}
@@ -283,11 +292,11 @@ func resources(t *v1alpha1.Tool, scratch resource.Quantity) corev1.ResourceRequi
 }
 
 // AllowSockets says whether a Tool may open sockets of the network at all.
-// Without egress and loopback the runner refuses them from the first
+// Without egress, dns and loopback the runner refuses them from the first
 // instruction, and no network plugin has to be waited for.
 func AllowSockets(t *v1alpha1.Tool) bool {
 	n := t.Spec.Isolation.Network
-	return len(n.Egress) > 0 || n.Loopback
+	return len(n.Egress) > 0 || n.DNS == v1alpha1.DNSCluster || n.Loopback
 }
 
 func digest(spec corev1.PodSpec) string {

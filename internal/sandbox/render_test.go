@@ -58,6 +58,21 @@ func anyTool(r *rand.Rand) *v1alpha1.Tool {
 		for range r.IntN(3) {
 			c.ImagePullSecrets = append(c.ImagePullSecrets, corev1.LocalObjectReference{Name: "pull"})
 		}
+		c.ServiceAccountName = pick("", "deployer")
+		for i := range r.IntN(4) {
+			v := v1alpha1.Volume{Name: fmt.Sprintf("v%d", i), MountPath: fmt.Sprintf("/data/%d", i), ReadOnly: ptr.To(r.IntN(2) == 0)}
+			switch r.IntN(5) { // 4: none of them, which the CRD refuses
+			case 0:
+				v.Secret = &v1alpha1.SecretVolumeSource{SecretName: "s", Optional: r.IntN(2) == 0}
+			case 1:
+				v.ConfigMap = &v1alpha1.ConfigMapVolumeSource{Name: "c"}
+			case 2:
+				v.PersistentVolumeClaim = &v1alpha1.PersistentVolumeClaimVolumeSource{ClaimName: "p"}
+			case 3:
+				v.Image = &v1alpha1.ImageVolumeSource{Reference: "data"}
+			}
+			c.Volumes = append(c.Volumes, v)
+		}
 		t.Spec.Isolation.RuntimeClassName = pick("", "gvisor")
 		if r.IntN(2) == 0 {
 			t.Spec.Isolation.ScratchSizeLimit = ptr.To(quantity())
@@ -104,7 +119,7 @@ func weak(tool *v1alpha1.Tool, spec *corev1.PodSpec) (problems []string) {
 	}
 	bad(len(spec.Containers) != 1 || len(spec.InitContainers)+len(spec.EphemeralContainers) > 0, "not exactly one container")
 	c := spec.Containers[0]
-	bad(!slices.Equal(c.Command, []string{runnerPath}) || len(c.Args) > 0, "PID 1 is %q %q, not the runner", c.Command, c.Args)
+	bad(!slices.Equal(c.Command, []string{runnerFolder(tool) + "/runner"}) || len(c.Args) > 0, "PID 1 is %q %q, not the runner", c.Command, c.Args)
 	bad(!ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false), "the root file system can be written")
 	sc := spec.SecurityContext
 	user := ptr.Deref(sc.RunAsUser, 0)
@@ -112,11 +127,27 @@ func weak(tool *v1alpha1.Tool, spec *corev1.PodSpec) (problems []string) {
 	bad(ptr.Deref(spec.AutomountServiceAccountToken, true), "a token is mounted")
 	bad(ptr.Deref(spec.EnableServiceLinks, true), "service links are on")
 	bad(spec.HostNetwork || spec.HostPID || spec.HostIPC || spec.ShareProcessNamespace != nil, "a namespace is shared")
-	bad(tool.Spec.Isolation.RuntimeClassName == "" && ptr.Deref(spec.HostUsers, true), "hostUsers is not false")
+	bad(ptr.Deref(spec.HostUsers, true), "hostUsers is not false")
+	resolver := corev1.DNSNone
+	if tool.Spec.Isolation.Network.DNS == v1alpha1.DNSCluster {
+		resolver = corev1.DNSClusterFirst
+		bad(spec.DNSConfig != nil, "the resolver is not the cluster's alone: %v", spec.DNSConfig)
+	} else {
+		bad(spec.DNSConfig == nil || !slices.Equal(spec.DNSConfig.Nameservers, []string{"127.0.0.1"}), "there is a resolver: %v", spec.DNSConfig)
+	}
+	bad(spec.DNSPolicy != resolver, "dnsPolicy is %q, not %q", spec.DNSPolicy, resolver)
 	bad(spec.RestartPolicy != corev1.RestartPolicyNever, "restartPolicy is %q", spec.RestartPolicy)
 	bad(ptr.Deref(spec.RuntimeClassName, "") != tool.Spec.Isolation.RuntimeClassName, "runtimeClassName is %v", spec.RuntimeClassName)
+	own := map[string]v1alpha1.Volume{}
+	for _, v := range tool.Spec.Container.Volumes {
+		own[v.Name] = v
+	}
 	for _, v := range spec.Volumes {
+		asked, isOwn := own[v.Name]
 		switch {
+		case isOwn && (asked.Secret != nil) == (v.Secret != nil) && (asked.ConfigMap != nil) == (v.ConfigMap != nil) &&
+			(asked.PersistentVolumeClaim != nil) == (v.PersistentVolumeClaim != nil) && v.HostPath == nil && v.EmptyDir == nil:
+		case v.Name == tokenVolume && tool.Spec.Container.ServiceAccountName != "":
 		case v.Image != nil && v.Image.Reference == testRunner:
 		case v.EmptyDir != nil:
 			limit := ptr.Deref(v.EmptyDir.SizeLimit, resource.Quantity{})
@@ -126,7 +157,12 @@ func weak(tool *v1alpha1.Tool, spec *corev1.PodSpec) (problems []string) {
 		}
 	}
 	for _, m := range c.VolumeMounts {
-		bad(m.MountPath == runnerMount && !m.ReadOnly, "the tool can write the runner")
+		bad(m.Name == "callgate-runner" && (!m.ReadOnly || m.MountPath != runnerFolder(tool)), "the runner is writable or elsewhere: %+v", m)
+		if v, isOwn := own[m.Name]; isOwn {
+			bad(!m.ReadOnly && (v.PersistentVolumeClaim == nil || *v.ReadOnly), "volume %s can be written", m.Name)
+			bad(strings.Count(m.MountPath, "/") >= strings.Count(runnerFolder(tool), "/") || len(m.MountPath) >= len(runnerFolder(tool)),
+				"volume %s can be mounted over the runner", m.Name)
+		}
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := c.Resources.Limits[name]
@@ -400,6 +436,8 @@ func TestAllowSockets(t *testing.T) {
 		{"no egress, no loopback: no sockets", v1alpha1.ToolNetwork{}, false},
 		{"loopback", v1alpha1.ToolNetwork{Loopback: true}, true},
 		{"egress", v1alpha1.ToolNetwork{Egress: []networkingv1.NetworkPolicyEgressRule{{}}}, true},
+		{"dns, which is asked through a socket", v1alpha1.ToolNetwork{DNS: v1alpha1.DNSCluster}, true},
+		{"no dns, said so", v1alpha1.ToolNetwork{DNS: v1alpha1.DNSNone}, false},
 	} {
 		if got := AllowSockets(testTool(func(t *v1alpha1.Tool) { t.Spec.Isolation.Network = tc.network })); got != tc.want {
 			t.Errorf("%s: AllowSockets is %v", tc.reason, got)

@@ -130,7 +130,8 @@ func runnerWords(code int32) string {
 	case wire.ExitUsed:
 		return "the sandbox had been used before and refused the call"
 	default:
-		return "the sandbox's network policy was not in force"
+		return "the sandbox's network policy was not in force: it reached the API server, which its Tool's egress does not include; " +
+			"the cluster needs a network plugin that enforces NetworkPolicies, and no other NetworkPolicy may open the API server to it"
 	}
 }
 

@@ -51,6 +51,26 @@ type Call struct {
 	// AllowSockets leaves out the filter that refuses every socket family but
 	// AF_UNIX. The zero value means no sockets.
 	AllowSockets bool
+	// ResultKey seals the result: that of a [Seal], KeyBytes long.
+	ResultKey Key
+	// StdoutIsJSON: values are masked in the strings of stdout, as they read, and
+	// not in its bytes.
+	StdoutIsJSON bool
+	// SecretEnv names the variables of the container whose values are masked in
+	// what the tool prints, SecretPaths the folders (absolute) in which every file
+	// is such a value.
+	SecretEnv, SecretPaths []string
+	// MaxFileBytes is the size that no file of the tool's may grow past; 0 means no
+	// bound.
+	MaxFileBytes int64
+	// MaxProcesses bounds the processes and threads of the tool's user, the runner's
+	// included; 0 means no bound. It needs a sandbox whose user nobody else has.
+	MaxProcesses int64
+}
+
+// Seal is what the result of this call is sealed with.
+func (c Call) Seal(h Header) Seal {
+	return Seal{CallUID: h.CallUID, Attempt: h.Attempt, PodUID: h.PodUID, Key: c.ResultKey}
 }
 
 // body is Call as it travels. Strings that need not be UTF-8 are bytes here,
@@ -63,6 +83,12 @@ type body struct {
 	MaxStdoutBytes int64     `json:"maxStdoutBytes"`
 	TimeoutMillis  int64     `json:"timeoutMillis"`
 	AllowSockets   bool      `json:"allowSockets,omitempty"`
+	ResultKey      []byte    `json:"resultKey"`
+	StdoutIsJSON   bool      `json:"stdoutIsJSON,omitempty"`
+	SecretEnv      [][]byte  `json:"secretEnv,omitempty"`
+	SecretPaths    [][]byte  `json:"secretPaths,omitempty"`
+	MaxFileBytes   int64     `json:"maxFileBytes,omitempty"`
+	MaxProcesses   int64     `json:"maxProcesses,omitempty"`
 }
 
 type bodyEnv struct {
@@ -79,9 +105,9 @@ func WriteCall(w io.Writer, callUID string, attempt int32, podUID string, c Call
 	b := body{
 		Stdin: c.Stdin, DevNullStdin: c.DevNullStdin,
 		MaxStdoutBytes: c.MaxStdoutBytes, TimeoutMillis: c.TimeoutMillis, AllowSockets: c.AllowSockets,
-	}
-	for _, arg := range c.Argv {
-		b.Argv = append(b.Argv, []byte(arg))
+		ResultKey: c.ResultKey, StdoutIsJSON: c.StdoutIsJSON,
+		Argv: toBytes(c.Argv), SecretEnv: toBytes(c.SecretEnv), SecretPaths: toBytes(c.SecretPaths),
+		MaxFileBytes: c.MaxFileBytes, MaxProcesses: c.MaxProcesses,
 	}
 	for _, e := range c.Env {
 		b.Env = append(b.Env, bodyEnv{Name: []byte(e.Name), Value: []byte(e.Value)})
@@ -143,9 +169,9 @@ func readCall(r *bufio.Reader, podUID string) (h Header, c Call, err error) {
 	c = Call{
 		Stdin: b.Stdin, DevNullStdin: b.DevNullStdin,
 		MaxStdoutBytes: b.MaxStdoutBytes, TimeoutMillis: b.TimeoutMillis, AllowSockets: b.AllowSockets,
-	}
-	for _, arg := range b.Argv {
-		c.Argv = append(c.Argv, string(arg))
+		ResultKey: b.ResultKey, StdoutIsJSON: b.StdoutIsJSON,
+		Argv: toStrings(b.Argv), SecretEnv: toStrings(b.SecretEnv), SecretPaths: toStrings(b.SecretPaths),
+		MaxFileBytes: b.MaxFileBytes, MaxProcesses: b.MaxProcesses,
 	}
 	for _, e := range b.Env {
 		c.Env = append(c.Env, EnvVar{Name: string(e.Name), Value: string(e.Value)})
@@ -225,7 +251,37 @@ func (c Call) validate() error {
 	if c.TimeoutMillis < 1 || c.TimeoutMillis > MaxTimeoutMillis {
 		return fmt.Errorf("timeoutMillis is %d, allowed are 1 to %d", c.TimeoutMillis, MaxTimeoutMillis)
 	}
+	if len(c.ResultKey) != KeyBytes {
+		return fmt.Errorf("resultKey has %d bytes, it must have %d", len(c.ResultKey), KeyBytes)
+	}
+	for i, name := range c.SecretEnv {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return fmt.Errorf("secretEnv[%d] is empty, has a '=' or a NUL byte", i)
+		}
+	}
+	for i, path := range c.SecretPaths {
+		if !strings.HasPrefix(path, "/") || strings.IndexByte(path, 0) >= 0 {
+			return fmt.Errorf("secretPaths[%d] is not absolute or has a NUL byte", i)
+		}
+	}
+	if c.MaxFileBytes < 0 || c.MaxProcesses < 0 {
+		return fmt.Errorf("maxFileBytes is %d and maxProcesses is %d, neither may be negative", c.MaxFileBytes, c.MaxProcesses)
+	}
 	return nil
+}
+
+func toBytes(list []string) (out [][]byte) {
+	for _, s := range list {
+		out = append(out, []byte(s))
+	}
+	return out
+}
+
+func toStrings(list [][]byte) (out []string) {
+	for _, b := range list {
+		out = append(out, string(b))
+	}
+	return out
 }
 
 func digest(p []byte) string {

@@ -22,7 +22,9 @@ func validCall() Call {
 		Stdin: []byte("{\"a\":\"\x00\xff\"}"),
 		Env:   []EnvVar{{Name: "CALLGATE_IDEMPOTENCY_KEY", Value: "ship-\xff$(HOME)"}},
 
-		MaxStdoutBytes: 65536, TimeoutMillis: 8000, AllowSockets: true,
+		MaxStdoutBytes: 65536, TimeoutMillis: 8000, AllowSockets: true, MaxFileBytes: 65 << 20, MaxProcesses: 256,
+		ResultKey: sealOf(testCall, 1, testPod).Key, StdoutIsJSON: true,
+		SecretEnv: []string{"TOKEN", "\xff"}, SecretPaths: []string{"/etc/secret \xfe"},
 	}
 }
 
@@ -108,7 +110,7 @@ func TestReadCallRefuses(t *testing.T) {
 		{"one bit of the body is wrong", flipped, "SHA-256"},
 		{"not JSON", []byte("hello\n"), "not valid JSON"},
 		{"a header without end", bytes.Repeat([]byte("x"), 1<<20), "longer than 8192"},
-		{"another version", withHeader(func(h *Header) { h.Version = 2 }), "version 2"},
+		{"another version", withHeader(func(h *Header) { h.Version = 1 }), "version 1"},
 		{"another pod", withHeader(func(h *Header) { h.PodUID = "other" }), `for pod "other"`},
 		{"no attempt", withHeader(func(h *Header) { h.Attempt = 0 }), "attempt is 0"},
 		{"no call UID", withHeader(func(h *Header) { h.CallUID = "" }), "call UID has 0 bytes"},
@@ -119,6 +121,7 @@ func TestReadCallRefuses(t *testing.T) {
 		{"nothing to run", withBody(`{"maxStdoutBytes":1,"timeoutMillis":1}`), "no command"},
 		{"no timeout would run for ever", withBody(`{"argv":["YQ=="],"maxStdoutBytes":1}`), "timeoutMillis is 0"},
 		{"no bound on stdout", withBody(`{"argv":["YQ=="],"timeoutMillis":1}`), "maxStdoutBytes is 0"},
+		{"no key: the result would be readable", withBody(`{"argv":["YQ=="],"maxStdoutBytes":1,"timeoutMillis":1}`), "resultKey has 0 bytes"},
 		{"a NUL cannot be passed to exec", withBody(`{"argv":["YQA="],"maxStdoutBytes":1,"timeoutMillis":1}`), "NUL"},
 	}
 	for _, tt := range tests {
@@ -147,7 +150,12 @@ func TestWriteCallRefusesWhatReadCallWould(t *testing.T) {
 		{"'=' in a name", func(c *Call) { c.Env[0].Name = "A=B" }},
 		{"stdin and /dev/null", func(c *Call) { c.DevNullStdin = true }},
 		{"capture over the bound", func(c *Call) { c.MaxStdoutBytes = MaxStdoutBytes + 1 }},
+		{"a negative bound of files", func(c *Call) { c.MaxFileBytes = -1 }},
+		{"a negative bound of processes", func(c *Call) { c.MaxProcesses = -1 }},
 		{"a timeout that would overflow", func(c *Call) { c.TimeoutMillis = 1 << 62 }},
+		{"a short key", func(c *Call) { c.ResultKey = c.ResultKey[1:] }},
+		{"a secret variable without a name", func(c *Call) { c.SecretEnv[0] = "" }},
+		{"a relative folder of secrets", func(c *Call) { c.SecretPaths[0] = "etc" }},
 		{"body over the bound", func(c *Call) { c.Stdin = make([]byte, MaxBodyBytes) }},
 	}
 	for _, tt := range tests {

@@ -42,15 +42,21 @@ type Result struct {
 	// At most 1 KiB.
 	StartError     string
 	StartErrorKind StartErrorKind
-	// Stdout is the beginning of standard output, up to the call's bound.
+	// Stdout is the beginning of standard output, up to the call's bound, with the
+	// values of Secrets masked.
 	Stdout []byte
-	// StdoutBytes counts all of standard output: more than len(Stdout) means the
-	// rest was discarded.
+	// StdoutBytes counts all of standard output, before masking: more than
+	// len(Stdout) + StdoutShrunk means the rest was discarded.
 	StdoutBytes int64
-	// StderrTail is the end of standard error, at most MaxStderrTailBytes.
+	// StdoutShrunk is how many bytes masking made Stdout shorter.
+	StdoutShrunk int64
+	// StderrTail is the end of standard error, masked, at most MaxStderrTailBytes.
 	StderrTail []byte
-	// StderrBytes counts all of standard error.
+	// StderrBytes counts all of standard error, masked.
 	StderrBytes int64
+	// StdoutMasked and StderrMasked count what was masked in Stdout, and in all of
+	// standard error.
+	StdoutMasked, StderrMasked int64
 	// OOMKills counts the processes of the sandbox that the kernel killed for
 	// memory while the tool ran; 0 too where the cgroup cannot be read.
 	OOMKills int64
@@ -70,6 +76,9 @@ type resultMeta struct {
 	StdoutBytes      int64          `json:"stdoutBytes"`
 	StderrTailLength int            `json:"stderrTailLength"`
 	StderrBytes      int64          `json:"stderrBytes"`
+	StdoutShrunk     int64          `json:"stdoutShrunk,omitempty"`
+	StdoutMasked     int64          `json:"stdoutMasked,omitempty"`
+	StderrMasked     int64          `json:"stderrMasked,omitempty"`
 	OOMKills         int64          `json:"oomKills,omitempty"`
 	Start            time.Time      `json:"start"`
 	End              time.Time      `json:"end"`
@@ -93,7 +102,7 @@ type frame struct {
 	Reason  string `json:"reason,omitempty"`
 	// Offset of stderr data, so that a replayed log adds nothing twice.
 	Offset int64 `json:"offset,omitempty"`
-	// Part counts from 1 to Parts; SHA256 is of the whole payload.
+	// Part counts from 1 to Parts; SHA256 is of the whole sealed payload.
 	Part   int    `json:"part,omitempty"`
 	Parts  int    `json:"parts,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
@@ -128,10 +137,10 @@ func WriteStderr(w io.Writer, offset int64, p []byte) (printed int64, err error)
 	return counter.n, err
 }
 
-// WriteResult sends the result in numbered parts, in one Write. It refuses a
-// Stdout or StderrTail over the bounds of the protocol.
-func WriteResult(w io.Writer, callUID string, attempt int32, r Result) error {
-	if err := validateUID(callUID); err != nil {
+// WriteResult sends the result, sealed, in numbered parts, in one Write. It
+// refuses a Stdout or StderrTail over the bounds of the protocol.
+func WriteResult(w io.Writer, s Seal, r Result) error {
+	if err := validateUID(s.CallUID); err != nil {
 		return err
 	}
 	if len(r.Stdout) > MaxStdoutBytes || len(r.StderrTail) > MaxStderrTailBytes {
@@ -143,14 +152,18 @@ func WriteResult(w io.Writer, callUID string, attempt int32, r Result) error {
 		StartError: clip(r.StartError), StartErrorKind: r.StartErrorKind,
 		StdoutLength: len(r.Stdout), StdoutBytes: r.StdoutBytes,
 		StderrTailLength: len(r.StderrTail), StderrBytes: r.StderrBytes,
+		StdoutShrunk: r.StdoutShrunk, StdoutMasked: r.StdoutMasked, StderrMasked: r.StderrMasked,
 		OOMKills: r.OOMKills, Start: r.Start, End: r.End,
 	})
 	if err != nil {
 		return fmt.Errorf("encode the result: %w", err)
 	}
-	payload := bytes.Join([][]byte{meta, {'\n'}, r.Stdout, r.StderrTail}, nil)
+	payload, err := s.seal(bytes.Join([][]byte{meta, {'\n'}, r.Stdout, r.StderrTail}, nil))
+	if err != nil {
+		return err
+	}
 	f := frame{
-		Type: frameResult, CallUID: callUID, Attempt: attempt,
+		Type: frameResult, CallUID: s.CallUID, Attempt: s.Attempt,
 		Parts: (len(payload) + maxChunkBytes - 1) / maxChunkBytes, SHA256: digest(payload),
 	}
 	var lines bytes.Buffer
@@ -167,7 +180,7 @@ func WriteResult(w io.Writer, callUID string, attempt int32, r Result) error {
 	return nil
 }
 
-// decodeResult is the inverse of the payload WriteResult makes.
+// decodeResult is the inverse of the payload WriteResult seals.
 func decodeResult(payload []byte) (*Result, error) {
 	line, rest, found := bytes.Cut(payload, []byte{'\n'})
 	if !found {
@@ -186,6 +199,7 @@ func decodeResult(payload []byte) (*Result, error) {
 		StartError: m.StartError, StartErrorKind: m.StartErrorKind,
 		Stdout: rest[:m.StdoutLength:m.StdoutLength], StdoutBytes: m.StdoutBytes,
 		StderrTail: rest[m.StdoutLength:], StderrBytes: m.StderrBytes,
+		StdoutShrunk: m.StdoutShrunk, StdoutMasked: m.StdoutMasked, StderrMasked: m.StderrMasked,
 		OOMKills: m.OOMKills, Start: m.Start, End: m.End,
 	}, nil
 }

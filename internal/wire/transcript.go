@@ -21,13 +21,13 @@ type State struct {
 	Ready bool
 	// NoCall is the runner's reason for taking no call; empty if it gave none.
 	NoCall string
-	// Accepted is the call the runner has taken, from its accepted frame or, where
-	// the stream began later, from a part of its result.
+	// Accepted is the call the runner has taken: from its accepted frame, or from a
+	// result that opens, which proves more.
 	Accepted *Accepted
 	// Stderr is the beginning of the tool's stderr, at most MaxLiveStderrBytes.
 	Stderr []byte
-	// Result is set once all its parts came in order, for the accepted call, and
-	// the digest fits. It does not change after that.
+	// Result is set once all its parts came in order, the digest fits, and it opens
+	// with the transcript's Seal. It does not change after that.
 	Result *Result
 	// Damaged says why a result that has started is not whole (yet: more parts, or
 	// the whole result once more, may still come). Empty if there is a Result or
@@ -40,12 +40,15 @@ type State struct {
 // Transcript puts together what a runner printed, from an attach stream or a
 // container log. It may begin in the middle of a line, hold foreign lines,
 // frames it does not know and damage: all of that is passed over. Memory is
-// bounded whatever comes. The zero value is ready to use.
+// bounded whatever comes. The zero value is ready to use, and opens no result.
 //
 // One goroutine writes. Others look through Snapshot and the two channels; the
 // fields of State may be read directly only when nobody writes any more.
 type Transcript struct {
 	State
+	// Seal opens the result of one attempt in one pod; what others print is never
+	// taken for it. Set before the first Write.
+	Seal Seal
 
 	mu        sync.Mutex
 	line      []byte // the line under way
@@ -185,10 +188,9 @@ func (t *Transcript) takeStderr(f frame) {
 }
 
 func (t *Transcript) takePart(f frame) {
-	t.accept(f)
 	a := &t.parts
-	if t.Accepted == nil || f.CallUID != t.Accepted.CallUID || f.Attempt != t.Accepted.Attempt {
-		t.damage(fmt.Sprintf("a part of the result of call %.128q, attempt %d, which was not accepted", f.CallUID, f.Attempt))
+	if f.CallUID != t.Seal.CallUID || f.Attempt != t.Seal.Attempt {
+		t.damage(fmt.Sprintf("a part of the result of call %.128q, attempt %d, which is another one", f.CallUID, f.Attempt))
 		return
 	}
 	if f.Part == 1 {
@@ -217,11 +219,17 @@ func (t *Transcript) takePart(f frame) {
 		t.damage(fmt.Sprintf("its SHA-256 is %s, its parts say %.64q", got, a.sha256))
 		return
 	}
-	r, err := decodeResult(a.payload)
+	payload, err := t.Seal.open(a.payload)
 	if err != nil {
 		t.damage(err.Error())
 		return
 	}
+	r, err := decodeResult(payload)
+	if err != nil {
+		t.damage(err.Error())
+		return
+	}
+	t.Accepted = &Accepted{CallUID: t.Seal.CallUID, Attempt: t.Seal.Attempt}
 	t.Result, t.Damaged = r, ""
 	t.parts = assembly{}
 	t.signal()

@@ -21,8 +21,8 @@ func sampleResult(stdout int) Result {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
 	return Result{
 		ExitCode: -1, Signal: "SIGKILL", TimedOut: true,
-		Stdout: out, StdoutBytes: int64(stdout) + 7, StderrTail: []byte("no\xff\x00\n{\"version\":1"), StderrBytes: 99,
-		OOMKills: 2, Start: start, End: start.Add(8 * time.Second),
+		Stdout: out, StdoutBytes: int64(stdout) + 7, StderrTail: []byte("no\xff\x00\n{\"version\":2"), StderrBytes: 99,
+		StdoutShrunk: 4, StdoutMasked: 3, StderrMasked: 5, OOMKills: 2, Start: start, End: start.Add(8 * time.Second),
 	}
 }
 
@@ -38,14 +38,14 @@ func whole(t testing.TB, r Result) []byte {
 	if _, err := WriteStderr(&b, 0, []byte("warning: \xff\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteResult(&b, testCall, 1, r); err != nil {
+	if err := WriteResult(&b, sealOf(testCall, 1, testPod), r); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
 }
 
 func take(chunks ...[]byte) *Transcript {
-	var t Transcript
+	t := Transcript{Seal: sealOf(testCall, 1, testPod)}
 	for _, c := range chunks {
 		_, _ = t.Write(c) // never fails
 	}
@@ -60,7 +60,7 @@ func TestTranscriptInAnyChunking(t *testing.T) {
 	want := sampleResult(20_000)
 	in := whole(t, want)
 	for _, size := range []int{1, 2, 7, 100, 8191, 8192, 8193, len(in)} {
-		var tr Transcript
+		tr := Transcript{Seal: sealOf(testCall, 1, testPod)}
 		for rest := in; len(rest) > 0; {
 			n := min(size, len(rest))
 			_, _ = tr.Write(rest[:n])
@@ -92,12 +92,12 @@ func TestOutputStaysWithinItsBounds(t *testing.T) {
 		t.Errorf("the largest result did not come back: %q", tr.Damaged)
 	}
 	r.Stdout = make([]byte, MaxStdoutBytes+1)
-	if err := WriteResult(&bytes.Buffer{}, testCall, 1, r); err == nil {
+	if err := WriteResult(&bytes.Buffer{}, sealOf(testCall, 1, testPod), r); err == nil {
 		t.Error("a result over the bound was written")
 	}
 	var b bytes.Buffer
 	longest := strings.Repeat("u", maxUIDBytes)
-	if err := WriteResult(&b, longest, 1<<30, sampleResult(100_000)); err != nil {
+	if err := WriteResult(&b, sealOf(longest, 1<<30, testPod), sampleResult(100_000)); err != nil {
 		t.Errorf("the longest UID: %v", err)
 	}
 	if err := WriteNoCall(&b, strings.Repeat("\x01", 1<<20)); err != nil {
@@ -115,11 +115,11 @@ func TestTranscriptOfStreamsThatAreNotPerfect(t *testing.T) {
 	}
 	join := func(l ...string) []byte { return []byte(strings.Join(l, "")) }
 	var other bytes.Buffer
-	if err := WriteResult(&other, "another-call", 1, result); err != nil {
+	if err := WriteResult(&other, sealOf("another-call", 1, testPod), result); err != nil {
 		t.Fatal(err)
 	}
 	var retry bytes.Buffer
-	if err := WriteResult(&retry, testCall, 2, result); err != nil {
+	if err := WriteResult(&retry, sealOf(testCall, 2, testPod), result); err != nil {
 		t.Fatal(err)
 	}
 	mangled := strings.Replace(parts[1], `"data":"`, `"data":"AAAA`, 1)
@@ -137,7 +137,7 @@ func TestTranscriptOfStreamsThatAreNotPerfect(t *testing.T) {
 		{"a torn part with the whole result behind it", join(concat(all[:4]), parts[1][:100], concat(parts)), true, ""},
 		{"the result twice", join(concat(all), concat(parts)), true, ""},
 		{"no accepted frame: the result names the call", join(parts...), true, ""},
-		{"foreign lines between", join(all[0], "hello\n", all[1], "{\"version\":1}\n", "{\"version\":1,\"type\":\"new\",\"data\":7}\n", concat(parts)), true, ""},
+		{"foreign lines between", join(all[0], "hello\n", all[1], "{\"version\":2}\n", "{\"version\":2,\"type\":\"new\",\"data\":7}\n", concat(parts)), true, ""},
 		{"a line longer than any of ours", join(all[0], strings.Repeat("x", 1<<20), "\n", concat(all)), true, ""},
 		{"CR LF", []byte(strings.ReplaceAll(string(in), "\n", "\r\n")), true, ""},
 
@@ -148,9 +148,9 @@ func TestTranscriptOfStreamsThatAreNotPerfect(t *testing.T) {
 		{"the last part is missing", join(parts[:len(parts)-1]...), false, fmt.Sprintf("%d of %d parts", len(parts)-1, len(parts))},
 		{"the last line has no end", in[:len(in)-1], false, fmt.Sprintf("%d of %d parts", len(parts)-1, len(parts))},
 		{"changed data", join(parts[0], mangled, concat(parts[2:])), false, "SHA-256"},
-		{"the result of another call", join(all[1], other.String()), false, "not accepted"},
-		{"the result of another attempt", join(all[1], retry.String()), false, "not accepted"},
-		{"another protocol version", []byte(strings.ReplaceAll(string(in), `"version":1`, `"version":2`)), false, ""},
+		{"the result of another call", join(all[1], other.String()), false, "another one"},
+		{"the result of another attempt", join(all[1], retry.String()), false, "attempt 2, which is another one"},
+		{"another protocol version", []byte(strings.ReplaceAll(string(in), `"version":2`, `"version":1`)), false, ""},
 		{"nothing", nil, false, ""},
 	}
 	for _, tt := range tests {
@@ -199,7 +199,7 @@ func TestNoCallSaysWhy(t *testing.T) {
 }
 
 func TestSomebodyElseIsTold(t *testing.T) {
-	var tr Transcript
+	tr := Transcript{Seal: sealOf(testCall, 1, testPod)}
 	accepted, result := tr.AcceptedSeen(), tr.ResultSeen()
 	go func() { _, _ = tr.Write(whole(t, sampleResult(10))) }()
 	for name, c := range map[string]<-chan struct{}{"accepted": accepted, "result": result, "result, asked later": tr.ResultSeen()} {
@@ -215,7 +215,7 @@ func TestSomebodyElseIsTold(t *testing.T) {
 }
 
 func TestMemoryStaysFlat(t *testing.T) {
-	var tr Transcript
+	tr := Transcript{Seal: sealOf(testCall, 1, testPod)}
 	var b bytes.Buffer
 	f := frame{Type: frameResult, CallUID: testCall, Attempt: 1, Parts: 1 << 30, Data: make([]byte, maxChunkBytes)}
 	chunk := bytes.Repeat([]byte("no newline anywhere"), 1000)
@@ -246,8 +246,8 @@ func TestMemoryStaysFlat(t *testing.T) {
 // cut makes no difference.
 func FuzzTranscript(f *testing.F) {
 	f.Add(whole(f, sampleResult(100)), uint16(100))
-	f.Add([]byte("{\"version\":1,\"type\":\"result\",\"callUID\":\"a\",\"attempt\":1,\"part\":1}\n"), uint16(3))
-	f.Add([]byte("{\"version\":1,\"type\":\"stderr\",\"offset\":9223372036854775807,\"data\":\"AAAA\"}\n"), uint16(3))
+	f.Add([]byte("{\"version\":2,\"type\":\"result\",\"callUID\":\""+testCall+"\",\"attempt\":1,\"part\":1}\n"), uint16(3))
+	f.Add([]byte("{\"version\":2,\"type\":\"stderr\",\"offset\":9223372036854775807,\"data\":\"AAAA\"}\n"), uint16(3))
 	f.Fuzz(func(t *testing.T, in []byte, cut uint16) {
 		one := take(in).Snapshot()
 		at := min(int(cut), len(in))

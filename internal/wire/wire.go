@@ -10,8 +10,11 @@ package wire
 import "errors"
 
 // Version is the protocol's version. It is the first field of the header and
-// of every frame; a reader takes nothing of another version.
-const Version = 1
+// of every frame; a reader takes nothing of another version. A runner refuses a
+// call of another version as no call, so that its sandbox is made again.
+//
+// Since 2 the result is sealed.
+const Version = 2
 
 // Bounds of the protocol, in bytes. Both sides enforce them.
 const (

@@ -15,14 +15,15 @@ import (
 
 const controllerName = "system:serviceaccount:callgate-system:callgate-controller"
 
-// may asks the API server's authorizer.
+// may asks the API server's authorizer. The resource may have a name behind a slash.
 func may(t *testing.T, username, verb, group, resource, subresource, namespace string) bool {
 	t.Helper()
+	resource, name, _ := strings.Cut(resource, "/")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User:   username,
 		Groups: []string{"system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace,
+			Verb: verb, Group: group, Resource: resource, Name: name, Subresource: subresource, Namespace: namespace,
 		},
 	}}
 	if err := adminClient.Create(t.Context(), review); err != nil {
@@ -94,7 +95,9 @@ func TestRoles(t *testing.T) {
 		{controller, "watch", "", "pods", "", "", true, "sandboxes, by its own label"},
 		{controller, "list", "", "events", "", closed.Name, true, "why a sandbox does not start"},
 		{controller, "update", callgate, "toolcalls", "status", closed.Name, true, "the result"},
-		{controller, "patch", callgate, "tools", "status", closed.Name, true, "Ready"},
+		{controller, "update", callgate, "tools", "status", closed.Name, true, "Ready"},
+		{controller, "patch", callgate, "tools", "status", closed.Name, false, "it updates"},
+		{controller, "create", "", "events", "", closed.Name, false, "it writes those of events.k8s.io"},
 		{controller, "watch", callgate, "clustertoolpolicies", "", "", true, "they decide, too"},
 		{controller, "update", callgate, "clustertoolpolicies", "status", "", true, "Ready"},
 		{controller, "update", callgate, "clustertoolpolicies", "", "", false, "it never changes a policy"},
@@ -122,7 +125,14 @@ func TestRoles(t *testing.T) {
 		{controller, "manage", callgate, "sandboxes", "", opened.Name, true, "passes callgate-leases"},
 		{controller, "manage", callgate, "sandboxes", "", system, true, "passes callgate-leases"},
 		{controller, "manage", callgate, "sandboxes", "", closed.Name, false, "the namespace was not opened"},
-		{controller, "get", "", "secrets", "", system, false, "it reads no Secret"},
+		{controller, "get", "", "secrets", "", system, false, "it reads no Secret but one"},
+		{controller, "get", "", "secrets/callgate-result-key", "", system, true, "the key that results are sealed under"},
+		{controller, "update", "", "secrets/callgate-result-key", "", system, false, "it is made once"},
+		{controller, "delete", "", "secrets/callgate-result-key", "", system, false, "the same"},
+		{controller, "get", "", "secrets/callgate-result-key", "", opened.Name, false, "in its own namespace only"},
+		{controller, "list", "", "secrets", "", system, false, "by its name only"},
+		{controller, "create", "", "secrets", "", system, true, "that key; RBAC knows no name here"},
+		{controller, "create", "", "secrets", "", opened.Name, false, "in its own namespace only"},
 		{controller, "get", "", "secrets", "", opened.Name, false, "not even a tool's"},
 		{controller, "list", "", "secrets", "", "", false, "nor all"},
 		{controller, "get", "", "configmaps", "", opened.Name, false, "the kubelet reads them"},

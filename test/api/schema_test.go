@@ -128,16 +128,11 @@ func TestWarm(t *testing.T) {
 		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, nil, "a pool"},
 		{"warm, none now", validTool, `{spec: {warm: {replicas: 0}}}`, nil, "no sandbox waits"},
 		{"warm without a number", validTool, `{spec: {warm: {maxIdleSeconds: 600}}}`, []string{"spec.warm.replicas"}, "how many?"},
+		{"warm with a volume that is written", validTool, `{spec: {warm: {replicas: 1}, container: {volumes: [{name: data, mountPath: /data, persistentVolumeClaim: {claimName: data}}]}}}`,
+			[]string{"spec.warm", "persistentVolumeClaim"}, "what waits would keep the volume from everybody else"},
+		{"warm with a Secret", validTool, `{spec: {warm: {replicas: 1}, container: {volumes: [{name: key, mountPath: /key, secret: {secretName: key}}]}}}`, nil, "nothing is kept from anybody"},
 		{"too many warm", validTool, `{spec: {warm: {replicas: 101}}}`, []string{"spec.warm.replicas", "100"}, "each one takes room on a node"},
 		{"warm for a moment", validTool, `{spec: {warm: {replicas: 1, maxIdleSeconds: 9}}}`, []string{"spec.warm.maxIdleSeconds", "10"}, "it would be replaced before it is ready"},
-	})
-}
-
-func TestNotServedYet(t *testing.T) {
-	const not = "not served by this version"
-	runSchemaRows(t, []schemaRow{
-		{"dns", validTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, []string{"spec.isolation.network.dns", not}, "names would not resolve"},
-		{"no dns", validTool, `{spec: {isolation: {network: {dns: None}}}}`, nil, "what this version does"},
 	})
 }
 
@@ -261,6 +256,8 @@ func TestSchema(t *testing.T) {
 		{"empty command", smallestTool, `{spec: {container: {command: []}}}`, []string{"spec.container.command"}, "nothing to run"},
 		{"MCP", smallestTool, `{spec: {container: {protocol: MCP}}}`, []string{"spec.container.protocol", "Stdio"}, "reserved"},
 		{"root", smallestTool, `{spec: {container: {runAsUser: 0}}}`, []string{"spec.container.runAsUser"}, "never"},
+		{"names of the cluster", smallestTool, `{spec: {isolation: {network: {dns: Cluster}}}}`, nil, "with no egress: two permissions"},
+		{"unknown names", smallestTool, `{spec: {isolation: {network: {dns: Node}}}}`, []string{"spec.isolation.network.dns", "Cluster"}, "one of two"},
 		{"unknown effect on the world", smallestTool, `{spec: {sideEffects: Some}}`, []string{"spec.sideEffects", "NonIdempotent"}, "one of three"},
 		{"no time", smallestTool, `{spec: {timeoutSeconds: 0}}`, []string{"spec.timeoutSeconds"}, "zero is not forever"},
 		{"output over the bound", smallestTool, `{spec: {output: {maxBytes: 262145}}}`, []string{"spec.output.maxBytes"}, "what a status can hold"},

@@ -25,18 +25,25 @@ func apiService(t *testing.T) string {
 	return svc.Spec.ClusterIP + ":443"
 }
 
-// connect is a script that says whether it reaches an address. Its wait is the
-// network plugin's: that a policy is in force is not checked before a tool
-// starts; such a check comes with a later version.
+// connect is a script that says whether it reaches an address, with its first
+// packet: the runner has proven that the policy is in force.
 func connect(address string) string {
+	return nc(address) + " && echo connected || echo refused"
+}
+
+// connectSoon asks again for what is allowed, which a plugin may learn later.
+func connectSoon(address string) string {
+	return "for i in 1 2 3 4 5 6 7 8 9 10; do " + nc(address) + " && echo connected && exit; sleep 1; done; echo refused"
+}
+
+func nc(address string) string {
 	host, port, _ := strings.Cut(address, ":")
-	return "sleep 5; nc -w 2 " + host + " " + port + " </dev/null && echo connected || echo refused"
+	return "nc -w 2 " + host + " " + port + " </dev/null"
 }
 
 // A Tool without egress has no network from its first instruction.
 func TestNoNetwork(t *testing.T) {
 	api := apiService(t)
-	gvisor := func(s *v1alpha1.ToolSpec) { s.Isolation.RuntimeClassName = "gvisor" }
 	for _, tc := range []struct {
 		name, reason string
 		command      []string
@@ -114,13 +121,16 @@ func TestEgress(t *testing.T) {
 		}}
 	}
 	for _, tc := range []struct {
-		name, address, want string
+		name, script, want string
 	}{
-		{"egress-declared", declared, "connected\n"},
-		{"egress-other", other, "refused\n"},
-		{"egress-api", apiService(t), "refused\n"},
+		{"egress-declared", connectSoon(declared), "connected\n"},
+		{"egress-other", connect(other), "refused\n"},
+		{"egress-api", connect(apiService(t)), "refused\n"},
 	} {
-		tool := shell(ctx, t, tc.name, connect(tc.address), text, timeout(20), egress)
+		tool := shell(ctx, t, tc.name, tc.script, text, timeout(20), egress)
+		if words := readyWords(tool); strings.Contains(words, "not proven") {
+			t.Errorf("%s: Ready says %q", tc.name, words)
+		}
 		if data := unquote(t, succeeded(t, callOf(ctx, t, tool, ""))); data != tc.want {
 			t.Errorf("%s: got %q, want %q", tc.name, data, tc.want)
 		}
@@ -155,11 +165,37 @@ func TestSandboxFromInside(t *testing.T) {
 	}
 }
 
-// Under the RuntimeClass the kernel is gVisor's.
-func TestGVisor(t *testing.T) {
-	ctx := start(t)
-	tool := shell(ctx, t, "gvisor", "dmesg || cat /proc/version", text, func(s *v1alpha1.ToolSpec) { s.Isolation.RuntimeClassName = "gvisor" })
-	if got := succeeded(t, callOf(ctx, t, tool, "")); !strings.Contains(strings.ToLower(got), "gvisor") {
-		t.Errorf("the tool saw %s", got)
+// Under the RuntimeClass the kernel is gVisor's, which is not the node's. Under
+// runc it is the node's, and users are those of a namespace of their own.
+func TestKernelAndUsers(t *testing.T) {
+	kernel := ""
+	{
+		var nodes corev1.NodeList
+		if err := admin.List(t.Context(), &nodes); err != nil || len(nodes.Items) == 0 {
+			t.Fatalf("no nodes: %v", err)
+		}
+		kernel = nodes.Items[0].Status.NodeInfo.KernelVersion
 	}
+	under(t, func(t *testing.T, name string, class func(*v1alpha1.ToolSpec)) {
+		ctx := start(t)
+		tool := shell(ctx, t, "kernel-"+name, "uname -r; dmesg 2>/dev/null | tr '\n' ' '; echo; head -1 /proc/self/uid_map", text, class)
+		message := tool.Status.Conditions[0].Message
+		call := callOf(ctx, t, tool, "")
+		lines := strings.Split(unquote(t, succeeded(t, call)), "\n")
+		if len(lines) < 3 {
+			t.Fatalf("the tool saw %q", lines)
+		}
+		if gvisor := strings.Contains(lines[1], "gVisor"); gvisor != (name == "gvisor") || (lines[0] != kernel) != gvisor {
+			t.Errorf("the tool's kernel is %s (the node's is %s) and says %.300s", lines[0], kernel, lines[1])
+		}
+		t.Logf("%s: kernel %s, uid_map %q; %s", name, lines[0], lines[2], message)
+		if name == "gvisor" {
+			return
+		}
+		// container, node, how many
+		users := strings.Fields(lines[2])
+		if len(users) != 3 || users[0] != "0" || users[1] == "0" || users[2] != "65536" || !strings.Contains(message, "in a user namespace (hostUsers: false)") {
+			t.Errorf("uid_map is %q, and the Tool says: %s", users, message)
+		}
+	})
 }

@@ -198,10 +198,11 @@ func takeSandbox(t *testing.T, call *v1alpha1.ToolCall) {
 		t.Fatal(err)
 	}
 	reader, writer := io.Pipe()
+	seal := wire.Seal{CallUID: "another-call", Attempt: 1, PodUID: string(a.PodUID), Key: make(wire.Key, wire.KeyBytes)}
 	go func() {
-		_ = wire.WriteCall(writer, "another-call", 1, string(a.PodUID), wire.Call{Argv: []string{"true"}, DevNullStdin: true, MaxStdoutBytes: 1, TimeoutMillis: 1000})
+		_ = wire.WriteCall(writer, seal.CallUID, seal.Attempt, seal.PodUID, wire.Call{Argv: []string{"true"}, DevNullStdin: true, MaxStdoutBytes: 1, TimeoutMillis: 1000, ResultKey: seal.Key})
 	}()
-	var transcript wire.Transcript
+	transcript := wire.Transcript{Seal: seal}
 	go func() {
 		_ = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: reader, Stdout: &transcript})
 	}()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -43,7 +44,7 @@ func build(r recipe, t tree) (name.Tag, v1.Image, error) {
 		config.History[i] = v1.History{Created: config.Created, CreatedBy: "hack/samples/images"}
 	}
 	config.Config = v1.Config{
-		User:       "65532:65532", // numeric: runAsNonRoot refuses a name
+		User:       cmp.Or(r.user, "65532:65532"), // numeric: runAsNonRoot refuses a name
 		Env:        []string{"PATH=" + r.path},
 		Entrypoint: r.entrypoint,
 		WorkingDir: "/",

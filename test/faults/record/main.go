@@ -169,7 +169,8 @@ func (r *recorder) record(ctx context.Context, f fault) (err error) {
 	}
 	job := sandbox.Job(sandbox.Input{
 		Tool: tool, Install: "none", RunnerImage: r.images["RUNNER"], CallUID: uuid.NewUUID(), Attempt: 1,
-		Call: types.NamespacedName{Namespace: "agents", Name: "call"},
+		Call:            types.NamespacedName{Namespace: "agents", Name: "call"},
+		NoUserNamespace: tool.Spec.Isolation.RuntimeClassName != "", // gVisor has none
 	})
 	if f.job != nil {
 		f.job(job)

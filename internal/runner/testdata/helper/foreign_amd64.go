@@ -19,3 +19,11 @@ func foreign() {
 	}
 	fmt.Println("int80", errnoName(syscall.Errno(-answer)))
 }
+
+// int80Limits asks as a 32-bit program would. Null pointers do: what is refused
+// is refused before they are looked at.
+func int80Limits() {
+	const prlimit386, setpriority386 = 340, 97
+	fmt.Println("int80 limits", errnoName(syscall.Errno(-int80(prlimit386, 1, 7, 1))))
+	fmt.Println("int80 nice", errnoName(syscall.Errno(-int80(setpriority386, 0, 1, 19))))
+}

@@ -3,3 +3,5 @@
 package main
 
 func foreign() {}
+
+func int80Limits() {}

@@ -57,6 +57,17 @@ func main() {
 		sockets()
 	case "attack":
 		attack(args)
+	case "take-limits":
+		takeLimits()
+	case "families":
+		families()
+	case "sparse": // a file of so many bytes, one at its end
+		size, _ := strconv.ParseInt(args[1], 10, 64)
+		f, err := os.Create(args[0])
+		if err == nil {
+			_, err = f.WriteAt([]byte{1}, size-1)
+		}
+		fmt.Println(err)
 	case "cat":
 		if _, err := io.Copy(os.Stdout, os.Stdin); err != nil {
 			os.Exit(3)
