@@ -120,6 +120,19 @@ func isWarm(call *v1alpha1.ToolCall) bool {
 	return len(a) > 0 && sandbox.IsWarm(a[len(a)-1].Sandbox)
 }
 
+// waitForEndAnywhere waits for the end of a call, which gets a sandbox of its own
+// if none waits.
+func waitForEndAnywhere(t *testing.T, call *v1alpha1.ToolCall) *v1alpha1.ToolCall {
+	t.Helper()
+	sent := waitForCall(t, call, "an attempt, or a sandbox of its own", func(now *v1alpha1.ToolCall) bool {
+		return len(now.Status.Attempts) > 0 || get(t, jobKey(toolNamespace(now), now), &batchv1.Job{})
+	})
+	if len(sent.Status.Attempts) == 0 {
+		startPod(t, call, prints(`"cold"`, 0))
+	}
+	return waitForEnd(t, call)
+}
+
 // A call takes a sandbox that waits, and another one takes its place.
 func TestWarmCall(t *testing.T) {
 	t.Parallel()
@@ -174,13 +187,7 @@ func TestWarmManyAtOnce(t *testing.T) {
 	}
 	warm, pods := 0, map[string]string{}
 	for _, call := range calls {
-		sent := waitForCall(t, call, "an attempt, or a sandbox of its own", func(now *v1alpha1.ToolCall) bool {
-			return len(now.Status.Attempts) > 0 || get(t, jobKey(tools, now), &batchv1.Job{})
-		})
-		if len(sent.Status.Attempts) == 0 {
-			startPod(t, call, prints(`"cold"`, 0))
-		}
-		call = waitForEnd(t, call)
+		call = waitForEndAnywhere(t, call)
 		want{}.check(t, call)
 		if isWarm(call) {
 			warm++
@@ -250,9 +257,9 @@ func TestWarmRolls(t *testing.T) {
 				return
 			}
 			waitForWarm(t, tool, 1, 1)
-			call := waitForEnd(t, newCall(t, tools, "tool"))
+			call := waitForEndAnywhere(t, newCall(t, tools, "tool"))
 			want{}.check(t, call)
-			if !isWarm(call) || call.Status.Attempts[0].Sandbox == old {
+			if call.Status.Attempts[0].Sandbox == old {
 				t.Errorf("it ran in %s", show(call.Status.Attempts))
 			}
 		})
