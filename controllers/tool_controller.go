@@ -152,7 +152,7 @@ func (r *ToolReconciler) check(ctx context.Context, t *v1alpha1.Tool) (p problem
 			is, p, err = isolationOf(ctx, r.Client, r.RuntimeClasses, t)
 			return p, err
 		},
-		r.ensureNetworkPolicy,
+		r.ensureNetworkPolicies,
 		func(ctx context.Context, t *v1alpha1.Tool) (problem, error) { return r.checkSandbox(ctx, t, is) },
 	} {
 		if p, err := step(ctx, t); err != nil || p.reason != "" {
@@ -189,8 +189,16 @@ func (r *ToolReconciler) checkNamespace(ctx context.Context, t *v1alpha1.Tool) (
 	return problem{}, nil
 }
 
-func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
-	want := sandbox.NetworkPolicy(t, r.Install)
+func (r *ToolReconciler) ensureNetworkPolicies(ctx context.Context, t *v1alpha1.Tool) (problem, error) {
+	for _, want := range sandbox.NetworkPolicies(t, r.Install) {
+		if p, err := r.ensureNetworkPolicy(ctx, t, want); err != nil || p.reason != "" {
+			return p, err
+		}
+	}
+	return problem{}, nil
+}
+
+func (r *ToolReconciler) ensureNetworkPolicy(ctx context.Context, t *v1alpha1.Tool, want *networkingv1.NetworkPolicy) (problem, error) {
 	have, found := &networkingv1.NetworkPolicy{}, true
 	err := r.Get(ctx, client.ObjectKeyFromObject(want), have)
 	if apierrors.IsNotFound(err) {

@@ -9,10 +9,13 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -43,10 +46,10 @@ var expectedPolicies = []policyObject{
 	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-connect"},
 	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-jobs"},
 	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-jobs"},
-	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-networkpolicies"},
-	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-networkpolicies"},
 	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-pods"},
 	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-pods"},
+	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-networkpolicies"},
+	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-networkpolicies"},
 	{Kind: "ValidatingAdmissionPolicy", Name: "callgate-tools"},
 	{Kind: "ValidatingAdmissionPolicyBinding", Name: "callgate-tools"},
 }
@@ -137,17 +140,37 @@ func lenient(p *admissionv1.FailurePolicyType) string {
 }
 
 // forgeries tries to create, as dry runs in the doctor's own namespace, what
-// only the controller may. RBAC lets the doctor do it there, so that a refusal is the policy's.
+// only the controller may, and a Tool with a Secret that its author may not
+// read. RBAC lets the doctor do it there, so that a refusal is the policy's.
 func (d *Doctor) forgeries(ctx context.Context) []forgery {
-	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: "callgate-key-forged"},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("forged")},
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: d.Namespace, Name: name} }
+	pod := d.trialPod("forged", "/callgate")
+	pod.Name = "callgate-forged"
+	var forgeries []forgery
+	for _, trial := range []struct {
+		what, policy string
+		object       client.Object
+	}{
+		{"a record of a call (Lease)", "callgate-leases",
+			&coordinationv1.Lease{ObjectMeta: named("callgate-key-forged"), Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("forged")}}},
+		{"a sandbox's Job", "callgate-jobs",
+			&batchv1.Job{ObjectMeta: named("callgate-forged"), Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: pod.Spec}}}},
+		{"a sandbox's pod", "callgate-pods", pod},
+		{"a sandbox's NetworkPolicy", "callgate-networkpolicies", &networkingv1.NetworkPolicy{ObjectMeta: named("callgate-forged")}},
+		{"a Tool with a Secret that its author may not get", "callgate-tools",
+			&v1alpha1.Tool{ObjectMeta: named("forged"), Spec: v1alpha1.ToolSpec{
+				Description: "A trial of callgate doctor, never stored.",
+				InputSchema: apiextensionsv1.JSON{Raw: []byte(`{"type":"object"}`)},
+				Container: v1alpha1.ToolContainer{Image: d.Image, Command: []string{"/callgate"}, Env: []v1alpha1.EnvVar{
+					{Name: "FORGED", ValueFrom: &v1alpha1.EnvVarSource{SecretKeyRef: &v1alpha1.KeySelector{Name: "forged", Key: "forged"}}}}}}}},
+	} {
+		f := forgery{What: trial.what, Policy: trial.policy}
+		if err := d.Client.Create(ctx, trial.object, client.DryRunAll); err != nil {
+			f.Err = err.Error()
+		}
+		forgeries = append(forgeries, f)
 	}
-	f := forgery{What: "a forged record of a call (Lease callgate-key-…)", Policy: "callgate-leases"}
-	if err := d.Client.Create(ctx, lease, client.DryRunAll); err != nil {
-		f.Err = err.Error()
-	}
-	return []forgery{f}
+	return forgeries
 }
 
 // openedNamespaces lists the namespaces that are opened for tools, but the

@@ -16,11 +16,23 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 )
 
-// NetworkPolicyName is the name of the NetworkPolicy of a Tool.
+// NetworkPolicyName is the name of the NetworkPolicy of what a Tool may reach.
 func NetworkPolicyName(toolUID types.UID) string { return "callgate-" + string(toolUID) }
 
-// NetworkPolicy renders the policy for all sandboxes of a Tool: nothing in,
-// and out only what the Tool declares, never the forbidden ranges. It has no
+// NetworkPolicies renders what is in force for all sandboxes of a Tool: nothing
+// in, and out only what the Tool declares. They are two, because kube-router
+// (and so k3s) reads one policy for both directions as a single list of rules:
+// a sandbox that may reach all pods would then reach its siblings.
+func NetworkPolicies(t *v1alpha1.Tool, install string) []*networkingv1.NetworkPolicy {
+	out := NetworkPolicy(t, install)
+	in := out.DeepCopy()
+	in.Name += "-ingress"
+	in.Spec.PolicyTypes, in.Spec.Egress = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, nil
+	return []*networkingv1.NetworkPolicy{in, out}
+}
+
+// NetworkPolicy renders the policy of what the sandboxes of a Tool may reach:
+// what the Tool declares, never the forbidden ranges. It has no
 // ownerReference, because it must outlive a deleted Tool until its last
 // sandbox is gone.
 func NetworkPolicy(t *v1alpha1.Tool, install string) *networkingv1.NetworkPolicy {
@@ -34,7 +46,7 @@ func NetworkPolicy(t *v1alpha1.Tool, install string) *networkingv1.NetworkPolicy
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{
 				v1alpha1.LabelInstall: install, v1alpha1.LabelToolUID: string(t.UID)}},
-			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
 		},
 	}
 	for _, rule := range t.Spec.Isolation.Network.Egress {

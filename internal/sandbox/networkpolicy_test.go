@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -27,15 +28,31 @@ func render(rules ...egress) *networkingv1.NetworkPolicy {
 }
 
 func TestNetworkPolicyDeniesByDefault(t *testing.T) {
-	np := render()
-	if np.Namespace != "tools" || np.Name != "callgate-"+string(testToolUID) || len(np.OwnerReferences) > 0 {
+	policies := NetworkPolicies(testTool(), testInstall)
+	var types []networkingv1.PolicyType
+	for _, np := range policies {
+		types = append(types, np.Spec.PolicyTypes...)
+		deniesByDefault(t, np)
+	}
+	if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(types, want) || len(policies) != 2 {
+		t.Errorf("policyTypes of %d policies are %v: a type that is not named is not denied, and one policy of both is read wrongly by kube-router", len(policies), types)
+	}
+	if policies[0].Name == policies[1].Name {
+		t.Errorf("both have the name %s", policies[0].Name)
+	}
+	all := NetworkPolicies(testTool(func(t *v1alpha1.Tool) { t.Spec.Isolation.Network.Egress = []egress{{}} }), testInstall)
+	if len(all[0].Spec.Ingress)+len(all[0].Spec.Egress) > 0 || len(all[1].Spec.Egress) != 1 {
+		t.Errorf("a Tool with egress: %s", mustJSON(all))
+	}
+}
+
+func deniesByDefault(t *testing.T, np *networkingv1.NetworkPolicy) {
+	t.Helper()
+	if np.Namespace != "tools" || !strings.HasPrefix(np.Name, "callgate-"+string(testToolUID)) || len(np.OwnerReferences) > 0 {
 		t.Errorf("the policy is %s/%s, owned by %v", np.Namespace, np.Name, np.OwnerReferences)
 	}
 	if len(np.Spec.Egress)+len(np.Spec.Ingress) > 0 {
 		t.Errorf("something is allowed: %+v", np.Spec)
-	}
-	if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(np.Spec.PolicyTypes, want) {
-		t.Errorf("policyTypes are %v: a type that is not named is not denied", np.Spec.PolicyTypes)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(&np.Spec.PodSelector)
 	if err != nil {

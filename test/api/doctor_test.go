@@ -94,7 +94,7 @@ func TestDoctor(t *testing.T) {
 	}{
 		{"a binding is gone, so what it refused is taken",
 			func() error { return adminClient.Delete(ctx, leases.DeepCopy()) }, func() error { return createAgain(ctx, leases) },
-			map[string]doctor.Result{inPlace: doctor.Failed, inForce: doctor.Failed}, "a forged record of a call (Lease callgate-key-…) was taken", false},
+			map[string]doctor.Result{inPlace: doctor.Failed, inForce: doctor.Failed}, "a record of a call (Lease) was taken", false},
 		{"a binding only warns",
 			actions("Warn"), actions("Deny"),
 			map[string]doctor.Result{inPlace: doctor.Failed, inForce: doctor.Failed}, "does not have Deny", false},
@@ -168,7 +168,7 @@ func newDoctor(t *testing.T) *trialDoctor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &trialDoctor{doctor.Doctor{Client: c, Set: set, Config: as, Namespace: "callgate-doctor", ControllerNamespace: "callgate-system", Progress: io.Discard}}
+	return &trialDoctor{doctor.Doctor{Client: c, Set: set, Config: as, Namespace: "callgate-doctor", ControllerNamespace: "callgate-system", Image: "registry.example/controller:1", Progress: io.Discard}}
 }
 
 // waitFor waits until the rows have these results, since policies and roles are

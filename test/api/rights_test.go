@@ -56,6 +56,9 @@ func TestRightsAreDocumented(t *testing.T) {
 			}
 			for _, rule := range role.Rules {
 				for _, resource := range rule.Resources {
+					if len(rule.ResourceNames) > 0 {
+						resource += " named `" + strings.Join(rule.ResourceNames, "`, `") + "`"
+					}
 					for _, verb := range rule.Verbs {
 						held = append(held, fmt.Sprintf("%s: %s %s", where, verb, resource))
 					}

@@ -197,10 +197,14 @@ func TestNoIngress(t *testing.T) {
 			target := sandbox.Status.PodIP + ":8080"
 
 			sibling := propose(ctx, t, tool, fmt.Sprintf(`{"a":"wait:5","b":"tcp:%s:8080","c":"tries:%s"}`, open.Status.PodIP, target))
+			neighbour := propose(ctx, t, newTool(ctx, t, name+"-neighbour", tool.Spec.Container.Command, testTools, timeout(120), func(s *v1alpha1.ToolSpec) {
+				s.InputSchema, s.Isolation = tool.Spec.InputSchema, tool.Spec.Isolation
+			}), string(sibling.Spec.Args.Raw))
 			outside := askPod(ctx, t, name+"-outside", corev1.PodSpec{}, "wait:8", "tcp:"+open.Status.PodIP+":8080", "tries:"+target)
 			waitPod(ctx, t, outside, corev1.PodSucceeded)
 
 			fromSibling := answers(t, succeeded(t, finish(ctx, t, sibling)))
+			fromNeighbour := answers(t, succeeded(t, finish(ctx, t, neighbour)))
 			fromOutside := answers(t, podLog(ctx, t, outside))
 			inside := answers(t, succeeded(t, finish(ctx, t, serving)))
 			served := inside[len(inside)-1]
@@ -210,7 +214,7 @@ func TestNoIngress(t *testing.T) {
 			if serve := inside[1]; !serve.Yes {
 				t.Fatalf("it did not listen: %s", serve.Got)
 			}
-			for who, got := range map[string][]answer{"a sandbox of the same Tool": fromSibling, "another pod": fromOutside} {
+			for who, got := range map[string][]answer{"a sandbox of the same Tool": fromSibling, "one of another Tool": fromNeighbour, "another pod": fromOutside} {
 				control, try := got[len(got)-2], got[len(got)-1]
 				if !control.Yes {
 					t.Errorf("%s does not even reach an open pod: %s", who, control.Got)
