@@ -325,7 +325,7 @@ func (r *WarmReconciler) readLog(ctx context.Context, pod *corev1.Pod) (wire.Sta
 	if err != nil {
 		return wire.State{}, err
 	}
-	defer stream.Close() //nolint:errcheck // it was only read
+	defer stream.Close()
 	_, err = io.Copy(&transcript, io.LimitReader(stream, 2*wire.MaxLineBytes))
 	return transcript.Snapshot(), err
 }

@@ -206,16 +206,17 @@ func judge(p Pool, s Sandbox) (is state, until time.Time) {
 		}
 		return failed, until
 	}
-	if last := p.Now.Add(sandbox.Left(s.Job, p.Now) - p.CallTime); !last.After(p.Now) {
+	last := p.Now.Add(sandbox.Left(s.Job, p.Now) - p.CallTime)
+	end := s.Job.CreationTimestamp.Add(p.MaxIdle)
+	switch {
+	case !last.After(p.Now):
 		return useless, until
-	} else if end := s.Job.CreationTimestamp.Add(p.MaxIdle); end.After(p.Now) {
-		if end.After(last) {
-			end = last
-		}
-		return ready, end
-	} else {
+	case !end.After(p.Now):
 		return idle, last
+	case end.After(last):
+		return ready, last
 	}
+	return ready, end
 }
 
 // since is when a sandbox that is not ready began to be so. Both times are
