@@ -63,6 +63,15 @@ func (c *claims) sent(sandbox, call types.NamespacedName, uid types.UID, at time
 	}
 }
 
+// giveBack frees a sandbox that a call has claimed and does not want.
+func (c *claims) giveBack(sandbox types.NamespacedName, uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if have := c.of[sandbox]; have.uid == uid && !have.sent {
+		delete(c.of, sandbox)
+	}
+}
+
 // forget gives back what calls of a name have claimed and not got, but for the
 // one with the UID keep.
 func (c *claims) forget(call types.NamespacedName, keep types.UID) {

@@ -23,6 +23,7 @@ func TestClaims(t *testing.T) {
 	step("the same call looks again, after a conflict", c.take(sandbox, call, "1", now), true)
 	step("another call", c.take(sandbox, other, "2", now), false)
 	step("the pool wants to remove it", c.take(sandbox, types.NamespacedName{}, removal, now), false)
+	c.giveBack(sandbox, "2")
 	c.forget(call, "1")
 	step("a look at the same call gives nothing back", c.take(sandbox, other, "2", now), false)
 	c.forget(call, "")

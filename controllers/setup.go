@@ -99,10 +99,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("toolpolicy controller: %w", err)
 	}
 	taken := make(chan event.TypedGenericEvent[types.NamespacedName], 1024)
-	pools := &warmPools{Client: mgr.GetClient(), woken: func(tool types.NamespacedName) {
+	pools := &warmPools{Client: mgr.GetClient(), pods: clientset.CoreV1(), woken: func(tool types.NamespacedName) {
 		taken <- event.TypedGenericEvent[types.NamespacedName]{Object: tool}
 	}}
-	if err := (&WarmReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Pods: clientset.CoreV1(), Options: o, api: api, warm: pools}).setup(mgr, taken); err != nil {
+	if err := (&WarmReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, api: api, warm: pools}).setup(mgr, taken); err != nil {
 		return fmt.Errorf("warm controller: %w", err)
 	}
 	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, warm: pools}).setup(mgr); err != nil {

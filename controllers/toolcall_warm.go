@@ -33,9 +33,21 @@ func (r *ToolCallReconciler) takeWarm(ctx context.Context, s *gate.Starting) (*c
 		return nil, err
 	}
 	for _, w := range warm.Choose(s.Now, want, sandbox.CallTime(s.Tool), sandboxes) {
-		if r.warm.claims.take(client.ObjectKeyFromObject(w.Job), client.ObjectKeyFromObject(s.Call), s.Call.UID, s.Now) {
-			return w.Pod, nil
+		name := client.ObjectKeyFromObject(w.Job)
+		if !r.warm.claims.take(name, client.ObjectKeyFromObject(s.Call), s.Call.UID, s.Now) {
+			continue
 		}
+		if w.Unproven {
+			// The pool, which finds it out as well, is not waited for.
+			if err := r.warm.prove(ctx, &w); err != nil {
+				log.FromContext(ctx).Error(err, "The call does without it", "sandbox", w.Job.Name)
+			}
+			if w.Used || w.Unproven {
+				r.warm.claims.giveBack(name, s.Call.UID)
+				continue
+			}
+		}
+		return w.Pod, nil
 	}
 	return nil, nil
 }

@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -33,7 +31,6 @@ import (
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/warm"
-	"callgate.dev/callgate/internal/wire"
 )
 
 const (
@@ -50,7 +47,6 @@ type WarmReconciler struct {
 	client.Client
 	Options
 	APIReader client.Reader
-	Pods      typedcorev1.PodsGetter
 
 	api  *apiServer
 	warm *warmPools
@@ -280,54 +276,28 @@ func (m *poolMemory) withUnseen(seen []warm.Sandbox, now time.Time) []warm.Sandb
 	return seen
 }
 
-const (
-	// proofTimeout bounds the read of one sandbox's log, proofPause is the pause
-	// before one is read again that showed nothing.
-	proofTimeout = 5 * time.Second
-	proofPause   = time.Second
-)
+// proofPause is the pause before a sandbox is looked at again of which it could
+// not be found out whether it was used.
+const proofPause = 2 * time.Second
 
-// prove reads the log of sandboxes that an earlier process has made. It may have
-// sent a call to one, and ended before anything but the sandbox's own log said
-// so; if that call was deleted, too, nothing else does. It returns when to look
-// again.
+// prove finds out whether sandboxes that an earlier process has made were used, and
+// returns when to look again.
 func (r *WarmReconciler) prove(ctx context.Context, sandboxes []warm.Sandbox) (pause time.Duration) {
 	for i := range sandboxes {
 		s := &sandboxes[i]
-		if s.Taken || r.warm.trust.has(client.ObjectKeyFromObject(s.Job)) || sandbox.Observe(s.Job, s.Pod, nil).Phase != sandbox.PhaseRunning {
+		if s.Taken || !s.Unproven || sandbox.Observe(s.Job, s.Pod, nil).Phase != sandbox.PhaseRunning {
 			continue
 		}
-		state, err := r.readLog(ctx, s.Pod)
-		switch {
-		case err != nil:
+		if err := r.warm.prove(ctx, s); err != nil {
 			// A kubelet that does not answer would be asked once for each sandbox.
 			log.FromContext(ctx).Error(err, "Whether a sandbox that waits was used is not known", "pod", s.Pod.Name)
-			return proofTimeout
-		case state.Accepted != nil:
-			s.Used = true
-		case !state.Ready:
-			pause = proofPause // a log that does not show its first line proves nothing
-		default:
-			r.warm.trust.add(client.ObjectKeyFromObject(s.Job))
-			s.Unproven = false
+			return proofPause
+		}
+		if s.Unproven {
+			pause = proofPause
 		}
 	}
 	return pause
-}
-
-// readLog reads what a runner has said so far.
-func (r *WarmReconciler) readLog(ctx context.Context, pod *corev1.Pod) (wire.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
-	defer cancel()
-	var transcript wire.Transcript
-	stream, err := r.Pods.Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-		Container: sandbox.Container, LimitBytes: ptr.To[int64](2 * wire.MaxLineBytes)}).Stream(ctx)
-	if err != nil {
-		return wire.State{}, err
-	}
-	defer stream.Close()
-	_, err = io.Copy(&transcript, io.LimitReader(stream, 2*wire.MaxLineBytes))
-	return transcript.Snapshot(), err
 }
 
 func (r *WarmReconciler) setup(mgr ctrl.Manager, taken <-chan event.TypedGenericEvent[types.NamespacedName]) error {

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -13,17 +14,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
 	"callgate.dev/callgate/internal/sandbox"
 	"callgate.dev/callgate/internal/warm"
+	"callgate.dev/callgate/internal/wire"
 )
 
 // warmPools is what the controllers of calls, sandboxes and pools know together
 // about the sandboxes that were made before their calls.
 type warmPools struct {
 	client.Client
+	pods   typedcorev1.PodsGetter
 	claims claims
 	// woken brings a Tool's pool back when a sandbox was taken.
 	woken func(tool types.NamespacedName)
@@ -150,6 +155,37 @@ func (w *warmPools) template(ctx context.Context, cold *batchv1.Job, tool *v1alp
 		return nil, fmt.Errorf("read RuntimeClass %s: %w", *name, err)
 	}
 	return sandbox.Warm(cold, tool, class), nil
+}
+
+// proofTimeout bounds the read of one sandbox's log.
+const proofTimeout = 2 * time.Second
+
+// prove reads the log of a sandbox that an earlier process has made. That may have
+// sent a call to it, and have ended before anything but the sandbox's own log said
+// so; if the call was deleted, too, nothing else does. It clears Unproven, or sets
+// Used; if the log does not show its first line yet, neither.
+func (w *warmPools) prove(ctx context.Context, s *warm.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+	defer cancel()
+	// No more is read than shows a call that was accepted.
+	const most = 2 * wire.MaxLineBytes
+	stream, err := w.pods.Pods(s.Pod.Namespace).GetLogs(s.Pod.Name, &corev1.PodLogOptions{Container: sandbox.Container, LimitBytes: ptr.To[int64](most)}).Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("read the log of a sandbox that waits: %w", err)
+	}
+	defer stream.Close()
+	var transcript wire.Transcript
+	if _, err := io.Copy(&transcript, io.LimitReader(stream, most)); err != nil {
+		return fmt.Errorf("read the log of a sandbox that waits: %w", err)
+	}
+	switch state := transcript.Snapshot(); {
+	case state.Accepted != nil:
+		s.Used = true
+	case state.Ready:
+		w.trust.add(client.ObjectKeyFromObject(s.Job))
+		s.Unproven = false
+	}
+	return nil
 }
 
 // trusted are the waiting sandboxes of which this process knows that no call was

@@ -87,7 +87,7 @@ func TestDecideAlways(t *testing.T) {
 			fail("one is made that must not be")
 		}
 		for _, s := range Choose(p.Now, theTemplate, p.CallTime, p.Sandboxes) {
-			if s.Taken || s.Used || s.Unproven || s.NodeLeft || s.Pod.DeletionTimestamp != nil || s.Job.DeletionTimestamp != nil ||
+			if s.Taken || s.Used || s.NodeLeft || s.Pod.DeletionTimestamp != nil || s.Job.DeletionTimestamp != nil ||
 				sandbox.Left(s.Job, p.Now) < p.CallTime || s.Job.Labels["callgate.dev/pool"] != theTemplate.Labels["callgate.dev/pool"] {
 				t.Fatalf("seed %d: a call would get %+v", seed, s)
 			}

@@ -278,13 +278,16 @@ func older(a, b *batchv1.Job) int {
 
 // Choose returns the sandboxes that a call may take, the best first: those that
 // have waited longest, since they are the next to be replaced. want is a waiting
-// sandbox as it is rendered for this call; callTime what the call may take.
+// sandbox as it is rendered for this call; callTime what the call may take. Of
+// one that is Unproven it has to be found out before it is taken.
 func Choose(now time.Time, want *batchv1.Job, callTime time.Duration, sandboxes []Sandbox) []Sandbox {
 	// An idle one serves a call as well as any.
 	p := Pool{Now: now, Want: want, CallTime: callTime}
 	var usable []Sandbox
 	for _, s := range sandboxes {
-		if is, _ := judge(p, s); is == ready || is == idle {
+		proven := s
+		proven.Unproven = false
+		if is, _ := judge(p, proven); is == ready || is == idle {
 			usable = append(usable, s)
 		}
 	}

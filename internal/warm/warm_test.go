@@ -108,7 +108,7 @@ func TestChoose(t *testing.T) {
 		{"it has waited for long, and there is no other yet", func(s *Sandbox) { *s = waits(testMaxIdle + time.Minute) }, true},
 		{"another call has it", taken, false},
 		{"a call that is gone had it", used, false},
-		{"that is not known", unproven, false},
+		{"that is not known: it is found out", unproven, true},
 		{"it does not run yet", pending, false},
 		{"it has ended", exited(64), false},
 		{"its node is silent", notReady, false},
