@@ -44,13 +44,13 @@ func TestNoSandboxAgainstTheRules(t *testing.T) {
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
-				&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}, Handler: "runsc"},
-				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.NodeStatus{RuntimeHandlers: []corev1.NodeRuntimeHandler{{Name: "runsc"}}}},
+				&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}, Handler: "kata"},
+				&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.NodeStatus{RuntimeHandlers: []corev1.NodeRuntimeHandler{{Name: "kata"}}}},
 			).Build()
 			call := &v1alpha1.ToolCall{ObjectMeta: metav1.ObjectMeta{Namespace: "agents", Name: "call", UID: "call"}}
 			tool := &v1alpha1.Tool{ObjectMeta: metav1.ObjectMeta{Namespace: "tools", Name: "tool", UID: "tool"}}
 			tool.Spec.Isolation.RuntimeClassName = tc.names
-			r := &ToolCallReconciler{Client: c, APIReader: c, Options: Options{Install: "callgate-system", RuntimeClasses: tc.rules}}
+			r := &ToolCallReconciler{Client: c, APIReader: c, Options: Options{Install: "callgate-system", RuntimeClasses: tc.rules}, api: &apiServer{}}
 			verdict, err := r.start(t.Context(), &look{call: call, admitted: gate.Admitted{Tool: tool}, status: &v1alpha1.ToolCallStatus{}})
 			if err != nil {
 				t.Fatal(err)

@@ -113,7 +113,9 @@ wait_for_calls
 call installed
 
 say "$helm upgrade, a call, and uninstall: what was registered and called stays"
-deploy upgrade --set-string controller.resources.limits.memory=600Mi
+deploy upgrade --set-string controller.resources.limits.memory=600Mi --set 'controller.args={--max-finished-calls=9000,--require-network-isolation=true}'
+k -n $release get deployment callgate-controller -o jsonpath='{.spec.template.spec.containers[0].args}' | grep -q '"--max-finished-calls=9000","--require-network-isolation=true"' ||
+	fail "controller.args did not become arguments of the controller"
 wait_for_calls # an upgrade writes the admission policies again
 call upgraded
 "$binary" uninstall callgate --namespace $release --wait --timeout 120s >/dev/null

@@ -50,9 +50,17 @@ func (c RuntimeClasses) Missing(t *v1alpha1.Tool) string {
 // maxNodeNames bounds the names of nodes in a message.
 const maxNodeNames = 3
 
+// gVisor are the usual names of gVisor's handler. Its runsc reports support for
+// user namespaces, but no pod with hostUsers: false starts under it: its gofer
+// would have to enter the namespace that containerd made, and no process with
+// several threads can ("error setting namespace of type user"; gVisor of
+// September 2026, containerd 2.4).
+var gVisor = []string{"runsc", "gvisor"}
+
 // Users says whether the sandboxes of a RuntimeClass, nil for none, have a user
 // namespace of their own (hostUsers: false), and in words why. They have, unless
-// the handler that runs them reports on each eligible node that it cannot. Where
+// the handler that runs them is gVisor's or reports on each eligible node that it
+// cannot. Where
 // nodes differ they do not start on those that cannot: isolation is not given up
 // for all because of one node. A node that reports no handlers says nothing. Only
 // names, labels and handlers of nodes count, none of which changes by the minute.
@@ -64,6 +72,9 @@ func Users(class *nodev1.RuntimeClass, nodes []corev1.Node) (namespace bool, wor
 		if class.Scheduling != nil {
 			selector = labels.SelectorFromSet(class.Scheduling.NodeSelector)
 		}
+	}
+	if class != nil && slices.Contains(gVisor, handler) {
+		return false, under + fmt.Sprintf(" without a user namespace of Kubernetes: its handler %q is gVisor's, which does not start in one, whatever the nodes report", handler)
 	}
 	able := 0
 	var unable []string

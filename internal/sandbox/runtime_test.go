@@ -28,7 +28,7 @@ func testNode(name string, labels map[string]string, handlers ...string) corev1.
 
 func TestUsers(t *testing.T) {
 	class := func(selector map[string]string) *nodev1.RuntimeClass {
-		c := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}, Handler: "runsc"}
+		c := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "strong"}, Handler: "kata"}
 		if selector != nil {
 			c.Scheduling = &nodev1.Scheduling{NodeSelector: selector}
 		}
@@ -45,7 +45,7 @@ func TestUsers(t *testing.T) {
 	}{
 		{"no node is known: the promise stays", nil, nil, true, []string{"in a user namespace"}, "warning"},
 		{"a runtime that reports no handlers says nothing", nil, []corev1.Node{testNode("a", nil)}, true, []string{"in a user namespace"}, "warning"},
-		{"all support it", nil, []corev1.Node{testNode("a", nil, "+", "-runsc"), testNode("b", nil, "+")}, true, []string{"in a user namespace"}, "warning"},
+		{"all support it", nil, []corev1.Node{testNode("a", nil, "+", "-kata"), testNode("b", nil, "+")}, true, []string{"in a user namespace"}, "warning"},
 		{"none supports it", nil, []corev1.Node{testNode("a", nil, "-", "+runc"), testNode("b", nil, "?")}, false,
 			[]string{"warning", "WITHOUT a user namespace", "update the nodes"}, "hostUsers: false"},
 		{"nodes differ: isolation stays, and what does not start is named", nil,
@@ -53,17 +53,19 @@ func TestUsers(t *testing.T) {
 			[]string{"in a user namespace", "do not start on b, c, d and 1 more", "nodeSelector"}, "WITHOUT"},
 		{"Windows nodes run no sandbox", nil, []corev1.Node{testNode("a", nil, "-"), testNode("w", map[string]string{"kubernetes.io/os": "windows"}, "+")}, false,
 			[]string{"WITHOUT"}, ""},
-		{"gVisor's handler", class(nil), []corev1.Node{testNode("a", nil, "+", "-runsc")}, false,
-			[]string{`RuntimeClass "gvisor"`, "without a user namespace", `"runsc" reports no support`}, "warning"},
-		{"a handler that does", class(nil), []corev1.Node{testNode("a", nil, "-", "+runsc")}, true,
-			[]string{`RuntimeClass "gvisor"`, "in a user namespace"}, "warning"},
-		{"nodes without the handler run none of its sandboxes", class(nil), []corev1.Node{testNode("a", nil, "+"), testNode("b", nil, "-runsc")}, false,
+		{"a handler that does not", class(nil), []corev1.Node{testNode("a", nil, "+", "-kata")}, false,
+			[]string{`RuntimeClass "strong"`, "without a user namespace", `"kata" reports no support`}, "warning"},
+		{"gVisor's says that it does, and does not start", &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "sandboxed"}, Handler: "runsc"},
+			[]corev1.Node{testNode("a", nil, "+", "+runsc")}, false, []string{`RuntimeClass "sandboxed"`, "without a user namespace", "whatever the nodes report"}, "hostUsers: false"},
+		{"a handler that does", class(nil), []corev1.Node{testNode("a", nil, "-", "+kata")}, true,
+			[]string{`RuntimeClass "strong"`, "in a user namespace"}, "warning"},
+		{"nodes without the handler run none of its sandboxes", class(nil), []corev1.Node{testNode("a", nil, "+"), testNode("b", nil, "-kata")}, false,
 			[]string{"without a user namespace"}, ""},
 		{"no node has the handler yet", class(nil), []corev1.Node{testNode("a", nil, "-")}, true, []string{"in a user namespace"}, "warning"},
 		{"nodes that its nodeSelector leaves out do not count", class(pool),
-			[]corev1.Node{testNode("a", nil, "-runsc"), testNode("b", pool, "+runsc")}, true, []string{"in a user namespace"}, "warning"},
+			[]corev1.Node{testNode("a", nil, "-kata"), testNode("b", pool, "+kata")}, true, []string{"in a user namespace"}, "warning"},
 		{"nodes that it selects do", class(pool),
-			[]corev1.Node{testNode("a", pool, "-runsc"), testNode("b", pool, "+runsc")}, true, []string{"do not start on a,", `"runsc"`}, ""},
+			[]corev1.Node{testNode("a", pool, "-kata"), testNode("b", pool, "+kata")}, true, []string{"do not start on a,", `"kata"`}, ""},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			namespace, words := Users(tc.class, tc.nodes)

@@ -57,8 +57,9 @@ var Attacks = []Attack{
 	// The runner.
 	{"runner-memory", "memory, files, limits of PID 1", both},
 	{"runner-signals", "every signal to PID 1, in every way, from every origin", both},
+	{"kill-runner", "SIGKILL and SIGSTOP to PID 1", both},
 	{"starve-runner", "renice and pin PID 1, 32 busy loops, never end", both},
-	{"scheduler", "real-time priority, locked memory", both},
+	{"scheduler", "real-time priority, locked memory; renice PID 1", both},
 	{"forged-frames", "perfect frames of the runner on stdout, stderr and /proc/1/fd, the controller restarted meanwhile", both},
 
 	// The kernel and the node.

@@ -23,7 +23,7 @@ const (
 	scratchBytes = 64 << 20
 	shmBytes     = 64 << 20
 	// maxTerminationLog bounds a file on the node's disk that no quota counts.
-	maxTerminationLog = 256 << 20
+	maxTerminationLog = 66 << 20
 )
 
 // A bomb takes what its sandbox may take, and no more; calls of others go on.

@@ -131,6 +131,7 @@ func (r *row) refused(rep report, allowed ...string) {
 		case a.OK && slices.ContainsFunc(allowed, func(p string) bool { return strings.HasPrefix(a.What, p) }):
 			r.t.Logf("%s under %s: %s is allowed", r.name, r.runtime, a.What)
 		case a.OK:
+			tried++
 			r.breach("%s succeeded", a.What)
 		default:
 			tried++

@@ -95,7 +95,8 @@ func TestEditorAndSandboxes(t *testing.T) {
 		{"port-forward", func() error { return connect(core.Post(), "portforward", "ports", "80") }, "nobody runs commands in it"},
 		{"proxy", func() error { return connect(core.Get(), "proxy", "x", "y") }, "nobody runs commands in it"},
 		{"ephemeral container", func() error {
-			return patchPod(`{"spec":{"ephemeralContainers":[{"name":"debug","image":"`+pod.Spec.Containers[0].Image+`","targetContainerName":"tool"}]}}`, "ephemeralcontainers")
+			return patchPod(`{"spec":{"ephemeralContainers":[{"name":"debug","image":"`+pod.Spec.Containers[0].Image+`","targetContainerName":"tool",
+				"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}`, "ephemeralcontainers") // as restricted wants it
 		}, "nobody adds a container"},
 		{"changed image", func() error { return patchPod(`{"spec":{"containers":[{"name":"tool","image":"evil:1"}]}}`) }, "only components of the cluster change it"},
 		{"changed label", func() error { return patchPod(`{"metadata":{"labels":{"callgate.dev/call-uid":"other"}}}`) }, "only components of the cluster change it"},

@@ -190,6 +190,9 @@ func TestKernelAndUsers(t *testing.T) {
 		}
 		t.Logf("%s: kernel %s, uid_map %q; %s", name, lines[0], lines[2], message)
 		if name == "gvisor" {
+			if !strings.Contains(message, "without a user namespace") {
+				t.Errorf("the Tool says: %s", message)
+			}
 			return
 		}
 		// container, node, how many

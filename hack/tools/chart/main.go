@@ -204,7 +204,8 @@ func templateDeployment(text string) (template, resources string, err error) {
 		{block[0], "        resources: {{- toYaml .Values.controller.resources | nindent 10 }}\n"},
 		{"image: callgate.dev/controller:dev\n", "image: {{ include \"callgate.image\" (list .Values.controller.image .Chart) | quote }}\n"},
 		{"- --runner-image=callgate.dev/runner:dev\n",
-			"- {{ printf \"--runner-image=%s\" (include \"callgate.image\" (list .Values.runner.image .Chart)) | quote }}\n"},
+			"- {{ printf \"--runner-image=%s\" (include \"callgate.image\" (list .Values.runner.image .Chart)) | quote }}\n" +
+				"        {{- with .Values.controller.args }}{{ toYaml . | nindent 8 }}{{ end }}\n"},
 		{"      serviceAccountName: callgate-controller\n", podFields},
 	} {
 		if text, err = replaceOnce(text, change[0], change[1]); err != nil {

@@ -54,6 +54,7 @@ func TestRender(t *testing.T) {
 		{"the release's namespace", "templates/manager/deployment.yaml", "namespace: {{ .Release.Namespace }}", "callgate-system"},
 		{"the image is a value", "templates/manager/deployment.yaml", "image: {{ include", "placeholder"},
 		{"the runner's image is a value", "templates/manager/deployment.yaml", "--runner-image=%s", "runner:dev"},
+		{"more flags are a value", "templates/manager/deployment.yaml", "        {{- with .Values.controller.args }}", ""},
 		{"braces stay braces", "templates/manager/deployment.yaml", "other: \"{{ `{{` }} not a template }}\"", ""},
 		{"the resources are a value", "templates/manager/deployment.yaml", ".Values.controller.resources", "1Mi"},
 		{"and its default is config's, comment included", "values.yaml", "  resources:\n    # Why.\n    limits: {memory: 1Mi}\n", "RESOURCES"},

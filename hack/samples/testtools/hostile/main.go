@@ -109,7 +109,7 @@ func init() {
 		"starve-runner": starveRunner, "scheduler": scheduler,
 		"setuid": setuid, "ids": ids, "mount": mounts, "namespaces": namespaces, "system-calls": systemCalls, "devices": devices,
 		"proc-write": procWrite, "root-write": rootWrite, "runtime-sockets": runtimeSockets,
-		"runner-memory": runnerMemory, "runner-signals": runnerSignals, "forged-frames": forgedFrames, "sleep": sleep,
+		"runner-memory": runnerMemory, "runner-signals": runnerSignals, "kill-runner": killRunner, "forged-frames": forgedFrames, "sleep": sleep,
 		"sockets": sockets, "inherited-descriptors": inherited, "connect": connect, "serve": serve, "port-clash": portClash,
 		"environment": environment, "token": token, "secret-print": secretPrint, "plant": plant, "hunt": hunt, "symlinks": symlinks,
 	}
