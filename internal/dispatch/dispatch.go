@@ -264,7 +264,7 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 				go func() {
 					defer cut()
 					select {
-					case <-streamed:
+					case <-streamed: //nolint:errcheck // how it ended is nobody's business any more
 					case <-time.After(d.waits.end):
 					}
 				}()
