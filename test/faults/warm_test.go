@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"fmt"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -13,20 +14,15 @@ import (
 	"callgate.dev/callgate/test/cluster"
 )
 
+// warmTool is a counting Tool whose sandboxes wait.
 func warmTool(t *testing.T, name string, replicas int32) *v1alpha1.Tool {
 	t.Helper()
 	tool := countingTool(t, name, func(s *v1alpha1.ToolSpec) { s.Warm = &v1alpha1.WarmPool{Replicas: ptr.To(replicas)} })
-	waitWarm(t, tool)
-	return tool
-}
-
-// waitWarm waits until a Tool's status says that all its sandboxes wait.
-func waitWarm(t *testing.T, tool *v1alpha1.Tool) {
-	t.Helper()
 	cluster.WaitFor(t.Context(), t, tool, &v1alpha1.ToolList{}, func(o *v1alpha1.Tool) bool {
 		w := o.Status.Warm
 		return w != nil && *w.Ready == *o.Spec.Warm.Replicas
 	}, func(o *v1alpha1.Tool) string { return cluster.JSONOf(t, o.Status) })
+	return tool
 }
 
 // A call in a sandbox that waited, and a controller that is killed, frozen or
@@ -34,8 +30,7 @@ func waitWarm(t *testing.T, tool *v1alpha1.Tool) {
 func warmPool(t *testing.T) {
 	whole := t // a controller outlives the row in which it starts
 	p := first(t, "")
-	tool := warmTool(t, "warm", 2)
-	for _, tc := range []struct {
+	for i, tc := range []struct {
 		name, point, reason string
 		seconds             float64
 		between             func(*testing.T, *v1alpha1.ToolCall)
@@ -61,7 +56,7 @@ func warmPool(t *testing.T) {
 	} {
 		ok := t.Run(tc.name, func(t *testing.T) {
 			p.t = t
-			waitWarm(t, tool)
+			tool := warmTool(t, fmt.Sprintf("warm-%d", i), 1)
 			p.arm(t, tc.point+":kill")
 			call := cluster.Propose(t.Context(), t, tool, countingArgs(tc.seconds, 0))
 			p.waitExit()
@@ -95,7 +90,7 @@ func warmPool(t *testing.T) {
 	}
 	t.Run("two leaders at once", func(t *testing.T) {
 		p.t = t
-		waitWarm(t, tool)
+		tool := warmTool(t, "warm-leaders", 3)
 		p.arm(t, "entry-written:stop")
 		calls := []*v1alpha1.ToolCall{cluster.Propose(t.Context(), t, tool, countingArgs(0, 0))}
 		p.waitStopped()
