@@ -75,24 +75,24 @@ func TestReadOnlyVolumes(t *testing.T) {
 func TestClaim(t *testing.T) {
 	ctx := start(t)
 	size := corev1.ResourceList{corev1.ResourceStorage: quantity("1Mi")}
-	folder := "/var/lib/" + toolsNS
-	host := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder, Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}
-	// onNode runs a command as root in the folder above the claim's.
+	host := corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp"}}
+	// onNode runs a command as root in the node's /tmp, where the claim's folder is.
 	onNode := func(ctx context.Context, name, command string) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: agentsNS, Name: name}, Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,
 			Volumes:       []corev1.Volume{{Name: "folder", VolumeSource: host}},
 			Containers: []corev1.Container{{Name: "c", Image: images["BUSYBOX"], Command: []string{"sh", "-c", command},
-				VolumeMounts: []corev1.VolumeMount{{Name: "folder", MountPath: "/folder"}}}},
+				SecurityContext: &corev1.SecurityContext{RunAsUser: ptr.To[int64](0)},
+				VolumeMounts:    []corev1.VolumeMount{{Name: "folder", MountPath: "/folder"}}}},
 		}}
 		made(ctx, t, pod)
 		waitFor(ctx, t, pod, &corev1.PodList{}, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded },
 			func(p *corev1.Pod) string { return p.Status.String() })
 	}
-	onNode(ctx, "claim-before", "mkdir -m 777 /folder/claim")
+	onNode(ctx, "claim-before", "mkdir -m 777 /folder/"+toolsNS)
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: toolsNS}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: folder + "/claim"}},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/tmp/" + toolsNS}},
 		ClaimRef:               &corev1.ObjectReference{Namespace: toolsNS, Name: "kept"},
 	}}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: toolsNS, Name: "kept"}, Spec: corev1.PersistentVolumeClaimSpec{
@@ -101,7 +101,7 @@ func TestClaim(t *testing.T) {
 	made(ctx, t, volume, claim)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
-		onNode(ctx, "claim-after", "rm -rf /folder/claim")
+		onNode(ctx, "claim-after", "rm -rf /folder/"+toolsNS)
 		if err := admin.Delete(ctx, volume); err != nil {
 			t.Error(err)
 		}
@@ -125,9 +125,9 @@ func TestClaim(t *testing.T) {
 // What is missing is named in the call's message, in the cluster's words.
 func TestMissingVolume(t *testing.T) {
 	for name, volume := range map[string]v1alpha1.Volume{
-		"no-secret":    {Secret: &v1alpha1.SecretVolumeSource{SecretName: "no-such-thing"}},
-		"no-configmap": {ConfigMap: &v1alpha1.ConfigMapVolumeSource{Name: "no-such-thing"}},
-		"no-claim":     {PersistentVolumeClaim: &v1alpha1.PersistentVolumeClaimVolumeSource{ClaimName: "no-such-thing"}},
+		"missing-secret":    {Secret: &v1alpha1.SecretVolumeSource{SecretName: "no-such-thing"}},
+		"missing-configmap": {ConfigMap: &v1alpha1.ConfigMapVolumeSource{Name: "no-such-thing"}},
+		"missing-claim":     {PersistentVolumeClaim: &v1alpha1.PersistentVolumeClaimVolumeSource{ClaimName: "no-such-thing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := start(t)

@@ -96,15 +96,12 @@ func namespaces(_ input, r *report) {
 
 // forkWith forks with flags; the child ends at once.
 func forkWith(flags uintptr) error {
-	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|flags, 0, 0, 0, 0, 0)
-	if errno != 0 {
-		return errno
+	pid, err := fork(flags, childExits)
+	if err != nil {
+		return err
 	}
-	if pid == 0 {
-		exitRaw()
-	}
-	_, err := unix.Wait4(int(pid), nil, 0, nil)
-	return err
+	_, _ = unix.Wait4(pid, nil, 0, nil) // another PID namespace may have changed whose child it is
+	return nil
 }
 
 // inThread runs f on a thread of its own, which ends with what f did to it.

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"time"
@@ -70,6 +71,10 @@ func (r *report) note(format string, a ...any) {
 func errorName(err error) string {
 	if err == nil {
 		return "ok"
+	}
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return "no answer from a resolver"
 	}
 	var errno unix.Errno
 	if errors.As(err, &errno) {

@@ -83,11 +83,8 @@ func ignoreAll() {
 func ignoreSIGTERM(_ input, _ *report) {
 	ignoreAll()
 	fmt.Fprintln(os.Stderr, "ignoring")
-	if pid, err := fork(); err == nil && pid == 0 {
-		_, _, _ = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
-		for {
-			pauseRaw(nil)
-		}
+	if _, err := fork(0, childPauses); err != nil {
+		fmt.Fprintln(os.Stderr, "fork:", err)
 	}
 	time.Sleep(time.Hour)
 }
@@ -129,10 +126,8 @@ func starveRunner(_ input, _ *report) {
 	ignoreAll()
 	fmt.Fprintln(os.Stderr, "starving")
 	for range 32 {
-		if pid, err := fork(); err == nil && pid == 0 {
-			for {
-				_, _, _ = unix.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
-			}
+		if _, err := fork(0, childComputes); err != nil {
+			break
 		}
 	}
 	time.Sleep(time.Hour)
