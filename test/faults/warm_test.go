@@ -97,6 +97,7 @@ func warmPool(t *testing.T) {
 		second := startArmed(t, "")
 		endLease(t)
 		second.waitReady()
+		waitStarted(t, calls[0]) // so it leads
 		p.thaw()
 		for range 6 { // each of the two takes all of them, and all that wait, for its own
 			calls = append(calls, cluster.Propose(t.Context(), t, tool, countingArgs(0, 0)))
