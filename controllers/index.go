@@ -3,9 +3,11 @@ package controllers
 import (
 	"context"
 
+	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +28,9 @@ const (
 	indexUID          = "uid"          // Tool, by metadata.uid
 	indexHolder       = "holder"       // Lease, by spec.holderIdentity
 	indexApprovedCall = "approvedCall" // ToolCallApproval, by spec.toolCallRef.uid
+	indexSandbox      = "sandbox"      // ToolCall, by namespace/name of the sandboxes in its attempts
+	indexPoolOf       = "poolOf"       // Job made before its call, by the name of its Tool
+	indexJob          = "job"          // Pod, by the name of its Job
 )
 
 // allNamespaces is the value of indexUnfinished that every such call has; no
@@ -66,6 +71,25 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer, classes sandbo
 			return []string{string(o.(*v1alpha1.ToolCallApproval).Spec.ToolCallRef.UID)}
 		}},
 		{&corev1.Pod{}, indexCallUID, func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelCallUID]} }},
+		{&v1alpha1.ToolCall{}, indexSandbox, func(o client.Object) []string {
+			var names []string
+			for _, a := range o.(*v1alpha1.ToolCall).Status.Attempts {
+				names = append(names, a.Namespace+"/"+a.Sandbox)
+			}
+			return names
+		}},
+		{&batchv1.Job{}, indexPoolOf, func(o client.Object) []string {
+			if o.GetLabels()[v1alpha1.LabelPool] == "" {
+				return nil
+			}
+			return []string{o.GetAnnotations()[v1alpha1.AnnotationTool]}
+		}},
+		{&corev1.Pod{}, indexJob, func(o client.Object) []string {
+			if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "Job" {
+				return []string{owner.Name}
+			}
+			return nil
+		}},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.extract); err != nil {
 			return err

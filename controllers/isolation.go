@@ -50,7 +50,8 @@ func isolationOf(ctx context.Context, c client.Reader, classes sandbox.RuntimeCl
 	return i, problem{}, nil
 }
 
-// slimNode keeps of a node in the cache what [sandbox.Users] looks at.
+// slimNode keeps of a node in the cache what [sandbox.Users] looks at, and whether
+// it is cordoned.
 func slimNode(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -58,6 +59,7 @@ func slimNode(o any) (any, error) {
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels},
+		Spec:       corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable},
 		Status:     corev1.NodeStatus{RuntimeHandlers: node.Status.RuntimeHandlers},
 	}, nil
 }

@@ -56,6 +56,7 @@ type container struct {
 	pod      *corev1.Pod
 	tool     toolFunc
 	lingers  chan struct{} // if set, it ends only after this is closed
+	other    string        // if set, it works on this other call
 	attached int
 	over     bool // if set, the log ends with the result
 	log      strings.Builder
@@ -131,7 +132,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := n.pods[part[1]+"/"+part[2]]
 	n.mu.Unlock()
 	switch {
-	case c == nil || c.tool == nil:
+	case c == nil || c.tool == nil && c.other == "":
 		http.Error(w, "the container does not run", http.StatusBadRequest)
 	case part[0] == "attach":
 		n.attach(w, r, c)
@@ -156,7 +157,7 @@ func (n *node) follow(w http.ResponseWriter, r *http.Request, c *container) {
 			return
 		}
 		sent += len(text)
-		if err := http.NewResponseController(w).Flush(); err != nil || ends {
+		if err := http.NewResponseController(w).Flush(); err != nil || ends || r.URL.Query().Get("follow") != "true" {
 			return
 		}
 		select {
@@ -195,6 +196,10 @@ func (n *node) attach(w http.ResponseWriter, r *http.Request, c *container) {
 	}
 	out := io.MultiWriter(streams[corev1.StreamTypeStdout], &logWriter{n, c})
 	in := bufio.NewReader(streams[corev1.StreamTypeStdin])
+	if c.other != "" {
+		busy(in)
+		return
+	}
 	header, call, err := wire.ReadCall(in, string(c.pod.UID))
 	if err != nil {
 		return
@@ -212,10 +217,15 @@ func (n *node) checkRecorded(c *container, header wire.Header) {
 	var key client.ObjectKey
 	key.Namespace, key.Name, _ = strings.Cut(c.pod.Annotations[v1alpha1.AnnotationCall], "/")
 	call := &v1alpha1.ToolCall{}
-	err := client.IgnoreNotFound(admin.Get(context.Background(), key, call))
+	var err error
+	if warm := c.pod.Labels[v1alpha1.LabelPool] != ""; warm {
+		call, err = callWithUID(header.CallUID)
+	} else {
+		err = client.IgnoreNotFound(admin.Get(context.Background(), key, call))
+	}
 	if a := call.Status.Attempts; string(call.UID) == header.CallUID && (len(a) == 0 || a[len(a)-1].PodUID != c.pod.UID) {
 		err = fmt.Errorf("call %s was sent to pod %s, and its attempts were %s", header.CallUID, c.pod.UID, show(a))
-	} else if label := c.pod.Labels[v1alpha1.LabelCallUID]; label != header.CallUID {
+	} else if label := c.pod.Labels[v1alpha1.LabelCallUID]; c.pod.Labels[v1alpha1.LabelPool] == "" && label != header.CallUID {
 		err = fmt.Errorf("call %s was sent to pod %s of call %s", header.CallUID, c.pod.UID, label)
 	}
 	n.mu.Lock()

@@ -29,21 +29,25 @@ type SandboxReconciler struct {
 	client.Client
 	Options
 	APIReader client.Reader
+
+	warm *warmPools
 }
 
 // Reconcile looks at one Job.
 func (r *SandboxReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	job := &batchv1.Job{}
-	if err := r.Get(ctx, req.NamespacedName, job); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	key, ok := callKey(job)
-	if !ok || job.DeletionTimestamp != nil {
+	if err := r.Get(ctx, req.NamespacedName, job); apierrors.IsNotFound(err) {
+		r.warm.gone(req.NamespacedName)
 		return ctrl.Result{}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
-	uid := types.UID(job.Labels[v1alpha1.LabelCallUID])
+	key, uid, err := r.warm.owner(ctx, job)
+	if err != nil || key.Name == "" || job.DeletionTimestamp != nil {
+		return ctrl.Result{}, err // no call's: of a pool, or none of ours
+	}
 	call := &v1alpha1.ToolCall{}
-	err := r.Get(ctx, key, call)
+	err = r.Get(ctx, key, call)
 	if err == nil && call.UID == uid {
 		return r.ofCall(ctx, job, call)
 	}
@@ -106,7 +110,7 @@ func (r *SandboxReconciler) remove(ctx context.Context, job *batchv1.Job, exits 
 func (r *SandboxReconciler) delete(ctx context.Context, job *batchv1.Job, exits bool) error {
 	if !exits {
 		var pods corev1.PodList
-		if err := r.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{indexCallUID: job.Labels[v1alpha1.LabelCallUID]}); err != nil {
+		if err := r.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{indexJob: job.Name}); err != nil {
 			return err
 		}
 		for i := range pods.Items {
@@ -148,6 +152,9 @@ func sandboxesOfCall(_ context.Context, o client.Object) []reconcile.Request {
 	}
 	namespace, next := gate.ToolNamespace(call), nextAttempt(call)
 	var requests []reconcile.Request
+	if n := len(call.Status.Attempts); n > 0 && sandbox.IsWarm(call.Status.Attempts[n-1].Sandbox) {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: call.Status.Attempts[n-1].Sandbox}})
+	}
 	for n := max(next-1, 1); n <= next; n++ {
 		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: sandbox.JobName(call.UID, n)}})
 	}

@@ -98,7 +98,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	if err := (&ToolPolicyReconciler{Client: mgr.GetClient(), schemas: schemas, policies: policies}).setup(mgr); err != nil {
 		return fmt.Errorf("toolpolicy controller: %w", err)
 	}
-	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o}).setup(mgr); err != nil {
+	taken := make(chan event.TypedGenericEvent[types.NamespacedName], 1024)
+	pools := &warmPools{Client: mgr.GetClient(), pods: clientset.CoreV1(), woken: func(tool types.NamespacedName) {
+		taken <- event.TypedGenericEvent[types.NamespacedName]{Object: tool}
+	}}
+	if err := (&WarmReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, api: api, warm: pools}).setup(mgr, taken); err != nil {
+		return fmt.Errorf("warm controller: %w", err)
+	}
+	if err := (&SandboxReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Options: o, warm: pools}).setup(mgr); err != nil {
 		return fmt.Errorf("sandbox controller: %w", err)
 	}
 	if err := (&LeaseReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader()}).setup(mgr); err != nil {
@@ -122,7 +129,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		Recorder: mgr.GetEventRecorder("callgate-controller"), Options: o,
 		Stamping: stamping.State, schemas: schemas, policies: policies, api: api, wakeUp: wake,
 		queue: &limit.Queue{}, rateLocks: keymutex.NewHashed(0),
-		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake), results: results,
+		dispatcher: dispatch.New(mgr.GetConfig(), clientset, wake), results: results, warm: pools,
 	}
 	if err := calls.setup(mgr, woken); err != nil {
 		return fmt.Errorf("toolcall controller: %w", err)

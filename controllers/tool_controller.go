@@ -317,8 +317,8 @@ func ignoreConflict(err error) (ctrl.Result, error) {
 
 func (r *ToolReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Tool{}).
-		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.siblings)).
+		For(&v1alpha1.Tool{}, builder.WithPredicates(notOnlyWarmStatus)).
+		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.siblings), builder.WithPredicates(notOnlyWarmStatus)).
 		Watches(&v1alpha1.ToolPolicy{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.tools(ctx, client.InNamespace(o.GetNamespace()))
 		}), builder.WithPredicates(predicate.GenerationChangedPredicate{})).

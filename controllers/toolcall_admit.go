@@ -35,6 +35,11 @@ type look struct {
 // admit decides about a call of which no byte was sent: each check either lets
 // it pass to the next one, or says what it waits for or how it ends.
 func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall) (time.Duration, error) {
+	if s, known := r.dispatcher.Get(call.UID, nextAttempt(call)); known && (!s.Done || time.Since(s.EndTime) < quiet) {
+		// This process has sent it: the cache is behind the write of that, which would
+		// only be tried again, with another sandbox.
+		return retryPause, nil
+	}
 	admitted, err := r.decide(ctx, call)
 	if err != nil {
 		return 0, err
@@ -81,6 +86,7 @@ func (r *ToolCallReconciler) admit(ctx context.Context, call *v1alpha1.ToolCall)
 		return next, err
 	}
 	fault.At("entry-written")
+	r.dispatched(l)
 	// Only now, with the pod's UID in the status, may a byte go to it.
 	r.dispatcher.Send(l.plan.target, l.plan.call)
 	return time.Until(l.plan.overdue), nil

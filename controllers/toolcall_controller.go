@@ -10,12 +10,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/keymutex"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -57,6 +59,7 @@ type ToolCallReconciler struct {
 	policies   *policyCache
 	api        *apiServer
 	dispatcher *dispatch.Dispatcher
+	warm       *warmPools
 	results    *resultKey
 	confirm    confirmer
 	waiters    waiters
@@ -134,6 +137,7 @@ func (r *ToolCallReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 // them run at once; pause is when to look again.
 func (r *ToolCallReconciler) forget(ctx context.Context, call types.NamespacedName, keep types.UID) (pause time.Duration, err error) {
 	r.dispatcher.Forget(call, keep)
+	r.warm.claims.forget(call, keep)
 	if keep == "" {
 		r.unstored.forget(call)
 	}
@@ -165,13 +169,17 @@ func (r *ToolCallReconciler) stillRuns(ctx context.Context, callUID types.UID) (
 	if err := r.List(ctx, &pods, client.MatchingFields{indexCallUID: string(callUID)}); err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }), nil
+	if slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }) {
+		return true, nil
+	}
+	return r.warm.runs(ctx, callUID)
 }
 
 // ended drops what this process remembers of a call that has its end.
 func (r *ToolCallReconciler) ended(call *v1alpha1.ToolCall) {
 	name := client.ObjectKeyFromObject(call)
 	r.dispatcher.Forget(name, "")
+	r.warm.claims.forget(name, "")
 	r.unstored.forget(name)
 	r.wakeAll(r.queue.Release(call.UID))
 }
@@ -245,12 +253,12 @@ func (r *ToolCallReconciler) setup(mgr ctrl.Manager, woken <-chan event.TypedGen
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.ToolCall{}).
-		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
+		Watches(&v1alpha1.Tool{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls), builder.WithPredicates(notOnlyWarmStatus)).
 		Watches(&v1alpha1.ToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&v1alpha1.ClusterToolPolicy{}, handler.EnqueueRequestsFromMapFunc(r.unfinishedCalls)).
 		Watches(&v1alpha1.ToolCallApproval{}, handler.EnqueueRequestsFromMapFunc(approvedCall)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(r.waiters.wake)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(callOfSandbox)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.callsOfPod)).
 		WatchesRawSource(source.TypedChannel(woken, enqueueNamed)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: parallelCalls, RateLimiter: retries()}).
 		Complete(r)
@@ -273,10 +281,22 @@ func (r *ToolCallReconciler) unfinishedCalls(ctx context.Context, o client.Objec
 	return requests
 }
 
-// callOfSandbox is the call that a Job or Pod was made for.
-func callOfSandbox(_ context.Context, o client.Object) []reconcile.Request {
+// callsOfPod are the call that a pod was made for, or those that name its sandbox.
+func (r *ToolCallReconciler) callsOfPod(ctx context.Context, o client.Object) []reconcile.Request {
 	if key, ok := callKey(o); ok {
 		return []reconcile.Request{{NamespacedName: key}}
 	}
-	return nil
+	owner := metav1.GetControllerOf(o)
+	if owner == nil {
+		return nil
+	}
+	calls, err := r.warm.callsIn(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name})
+	if err != nil {
+		return nil // only a cache that is not started fails
+	}
+	var requests []reconcile.Request
+	for i := range calls {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&calls[i])})
+	}
+	return requests
 }

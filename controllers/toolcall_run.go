@@ -34,7 +34,7 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 	if err != nil {
 		return 0, err
 	}
-	pod, err := r.podOf(ctx, attempt.Namespace, call.UID, func(p *corev1.Pod) bool { return p.UID == attempt.PodUID })
+	pod, err := r.podIn(ctx, r.Client, attempt)
 	if err == nil && pod == nil {
 		pod, err = r.podPastCache(ctx, attempt)
 	}
@@ -86,7 +86,12 @@ func (r *ToolCallReconciler) run(ctx context.Context, call *v1alpha1.ToolCall, a
 			return 0, err
 		}
 	}
-	return r.write(ctx, call, status, verdict)
+	pause := r.adopt(ctx, running, tool, verdict)
+	next, err := r.write(ctx, call, status, verdict)
+	if err == nil && pause > 0 && (next == 0 || pause < next) {
+		next = pause
+	}
+	return next, err
 }
 
 // retry makes of the end of an attempt a wait for the next one, if there is to
@@ -106,8 +111,13 @@ func (r *ToolCallReconciler) retry(ctx context.Context, call *v1alpha1.ToolCall,
 // podPastCache reads the pod of an attempt from the API server itself: that a
 // sandbox is gone costs its answer, and a cache that has just begun may be behind.
 func (r *ToolCallReconciler) podPastCache(ctx context.Context, a *v1alpha1.Attempt) (*corev1.Pod, error) {
+	return r.podIn(ctx, r.APIReader, a)
+}
+
+// podIn reads the pod of an attempt; nil if it is not there, or another one is.
+func (r *ToolCallReconciler) podIn(ctx context.Context, reader client.Reader, a *v1alpha1.Attempt) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.Pod}, pod)
+	err := reader.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.Pod}, pod)
 	if err != nil || pod.UID != a.PodUID {
 		return nil, client.IgnoreNotFound(err)
 	}

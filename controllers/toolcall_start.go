@@ -82,6 +82,13 @@ func (r *ToolCallReconciler) start(ctx context.Context, l *look) (gate.Verdict, 
 	if err != nil {
 		return gate.Verdict{}, err
 	}
+	if verdict.Act == gate.ActCreateSandbox {
+		if s.Pod, err = r.takeWarm(ctx, &s); err != nil {
+			return gate.Verdict{}, err
+		} else if s.Pod != nil {
+			verdict = gate.Verdict{Act: gate.ActDispatch, Reason: v1alpha1.ReasonRunning}
+		}
+	}
 	switch verdict.Act {
 	case gate.ActCreateSandbox:
 		return r.create(ctx, &s, verdict)
@@ -194,7 +201,7 @@ func (r *ToolCallReconciler) plan(call *v1alpha1.ToolCall, admitted gate.Admitte
 	now := metav1.NowMicro()
 	timeout := timeoutSeconds(call, admitted.Tool, now.Time)
 	attempt := v1alpha1.Attempt{
-		Number: nextAttempt(call), Sandbox: sandbox.JobName(call.UID, nextAttempt(call)), Namespace: pod.Namespace,
+		Number: nextAttempt(call), Sandbox: metav1.GetControllerOf(pod).Name, Namespace: pod.Namespace,
 		Pod: pod.Name, PodUID: pod.UID, TimeoutSeconds: timeout, SendTime: now, Node: pod.Spec.NodeName,
 	}
 	return &dispatchPlan{

@@ -24,6 +24,7 @@ clean() {
 	k -n agents delete toolcall refund-1 refund-2 refund-3 --ignore-not-found --timeout=60s >/dev/null
 	k -n agents delete toolcallapproval refund-3-frida --ignore-not-found --timeout=60s >/dev/null
 	k -n agents delete rolebinding finance --ignore-not-found --timeout=60s >/dev/null
+	k -n tools delete tool whisper --ignore-not-found --timeout=60s >/dev/null
 	k -n tools delete tool/refund toolpolicy/refunds --ignore-not-found --timeout=60s >/dev/null
 	k -n tools delete toolpolicy one-a-minute --ignore-not-found --timeout=60s >/dev/null
 	# What the rate limit of the page has counted before.
@@ -66,6 +67,7 @@ for page in docs/duplicates-and-limits.md docs/approvals.md; do
 	done < <(blocks "" "$page")
 done
 
+run "docs/warm-pools.md" "$(blocks sh docs/warm-pools.md)"
 run "docs/gitops.md" "$(blocks sh docs/gitops.md)"
 
 run "docs/reliability.md" "$(blocks sh docs/reliability.md)"

@@ -12,6 +12,8 @@ const (
 	LabelCallUID = "callgate.dev/call-uid"
 	// LabelAttempt holds the number of the attempt, from 1.
 	LabelAttempt = "callgate.dev/attempt"
+	// LabelPool holds the key of the warm pool that a sandbox was made for.
+	LabelPool = "callgate.dev/pool"
 	// AnnotationCall holds namespace/name of the ToolCall that a sandbox was made for.
 	AnnotationCall = "callgate.dev/call"
 	// AnnotationTool holds the name of the Tool, beside LabelToolUID.

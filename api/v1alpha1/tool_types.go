@@ -49,7 +49,7 @@ const (
 )
 
 // ToolSpec is what a platform team registers.
-// +kubebuilder:validation:XValidation:rule="!has(self.warm)",message="warm is not served by this version",fieldPath=".warm"
+// +kubebuilder:validation:XValidation:rule="!has(self.warm) || !has(self.container.volumes) || self.container.volumes.all(v, !has(v.persistentVolumeClaim))",message="warm and a persistentVolumeClaim exclude each other: a sandbox that waits would keep the volume in use on its node; leave warm out",fieldPath=".warm"
 type ToolSpec struct {
 	// functionName is the name a model sees. Default: the object's name, which
 	// must then be a legal function name itself. Two Tools of a namespace with
@@ -149,7 +149,8 @@ type ToolSpec struct {
 	// +kubebuilder:default={}
 	Output ToolOutput `json:"output,omitzero"`
 
-	// warm keeps sandboxes started and waiting. Not served by this version.
+	// warm keeps sandboxes started and waiting, so that a call finds one. Each
+	// serves one call, ever.
 	// +optional
 	Warm *WarmPool `json:"warm,omitempty"`
 }
@@ -165,15 +166,19 @@ type Deduplicate struct {
 
 // WarmPool says how many sandboxes wait for calls.
 type WarmPool struct {
-	// replicas is the number of waiting sandboxes.
+	// replicas is the number of waiting sandboxes, besides those that work on a
+	// call. 0 means none.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// maxIdleSeconds is how long a sandbox waits before it is replaced.
+	// maxIdleSeconds is how long a sandbox waits, from its creation, before
+	// another one replaces it. What a container gets at its start, such as the
+	// value of a Secret in its environment, is at most that old. Default 600.
 	// +optional
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:default=600
+	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=86400
 	MaxIdleSeconds int32 `json:"maxIdleSeconds,omitempty"`
 }
@@ -261,6 +266,24 @@ type ToolStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// warm says how many sandboxes wait for calls; absent without spec.warm.
+	// +optional
+	Warm *WarmPoolStatus `json:"warm,omitempty"`
+}
+
+// WarmPoolStatus is what the controller observed of a warm pool. It is written
+// at most once a second.
+type WarmPoolStatus struct {
+	// replicas is how many sandboxes should wait.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// ready is how many wait and can get a call at once.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Ready *int32 `json:"ready,omitempty"`
 }
 
 // Tool is what a platform team registers: a program in a container image, the
@@ -274,6 +297,7 @@ type ToolStatus struct {
 // +kubebuilder:printcolumn:name="Function",type=string,JSONPath=`.spec.functionName`
 // +kubebuilder:printcolumn:name="Side Effects",type=string,JSONPath=`.spec.sideEffects`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Warm",type=integer,priority=1,JSONPath=`.status.warm.ready`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="has(self.spec.functionName) || self.metadata.name.matches('^[a-zA-Z0-9_-]{1,64}$')",message="metadata.name is no legal function name (1 to 64 of a-z A-Z 0-9 _ -): set spec.functionName",fieldPath=".spec.functionName"
 type Tool struct {

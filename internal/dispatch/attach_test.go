@@ -107,6 +107,12 @@ func TestAttachEndings(t *testing.T) {
 			_, _ = io.Copy(io.Discard, stdin)
 			_, _ = io.Copy(stdout, neverEnding{}) // until the client has gone
 		}, waits: func(w *waits) { w.end = 30 * time.Millisecond }, ready: true, accepted: true, result: true},
+		{reason: "the call does not wait for the sandbox to leave", attach: func(t *testing.T, stdin io.Reader, stdout io.Writer) {
+			accept(t, stdin, stdout)
+			report(t, stdout, "{}")
+			_, _ = io.Copy(io.Discard, stdin)
+			<-t.Context().Done()
+		}, waits: func(w *waits) { w.end = 2 * patience }, ready: true, accepted: true, result: true},
 		{reason: "frames among foreign lines, and a torn one in front", attach: func(t *testing.T, stdin io.Reader, stdout io.Writer) {
 			_, _ = io.WriteString(stdout, "rn\"}\nnot a frame\n")
 			accept(t, stdin, stdout)

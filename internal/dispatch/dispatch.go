@@ -214,8 +214,11 @@ func (d *Dispatcher) start(t Target, s *session, run func(context.Context, *sess
 }
 
 func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, transcript *wire.Transcript) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	// The stream outlives the session for a moment once the result is there.
+	streaming, cut := context.WithCancel(context.WithoutCancel(ctx))
+	keep := context.AfterFunc(ctx, cut)
+	leave := cut
+	defer func() { leave() }()
 	request := d.client.CoreV1().RESTClient().Get().Resource("pods").Namespace(t.Namespace).Name(t.Pod).SubResource("attach").
 		VersionedParams(&corev1.PodAttachOptions{Container: sandbox.Container, Stdin: true, Stdout: true}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(d.config, "GET", request.URL().String())
@@ -225,7 +228,7 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 	stdin, send := io.Pipe()
 	streamed := make(chan error, 1)
 	go func() {
-		err := executor.StreamWithContext(dialing{ctx, time.Now().Add(d.waits.accept + time.Second)}, remotecommand.StreamOptions{Stdin: stdin, Stdout: transcript})
+		err := executor.StreamWithContext(dialing{streaming, time.Now().Add(d.waits.accept + time.Second)}, remotecommand.StreamOptions{Stdin: stdin, Stdout: transcript})
 		// Unblocks the send below, should the stream never have read it.
 		_ = stdin.CloseWithError(errStreamEnded) // never fails
 		streamed <- err
@@ -252,11 +255,19 @@ func (d *Dispatcher) attach(ctx context.Context, t Target, call wire.Call, trans
 			timer.Stop()
 		case <-transcript.ResultSeen():
 			fault.At("result-seen")
-			// The runner waits for this before it exits, so that nothing is cut off.
+			// The runner waits for this before it exits, so that nothing is cut off. The
+			// call does not wait for it: with the result there it does not matter how the
+			// stream ends.
 			_ = send.Close()
-			select {
-			case <-streamed: //nolint:errcheck // with the result there it does not matter how the stream ended
-			case <-time.After(d.waits.end):
+			if keep() {
+				leave = func() {}
+				go func() {
+					defer cut()
+					select {
+					case <-streamed: //nolint:errcheck // how it ended is nobody's business any more
+					case <-time.After(d.waits.end):
+					}
+				}()
 			}
 			return nil
 		case err := <-streamed:

@@ -12,7 +12,7 @@ import (
 // cases are the numbers of what went wrong in other systems, that the page
 // about reliability answers.
 var cases = strings.Fields(`C002 C005 C008 C009 C010 C013 C014 C015 C016 C017 C018 C020 C022 C023 C024 C026 C027 C028 C029
-	C030 C032 C033 C034 C035 C036 C037 C039 C041 C042 C043 C044 C045 C046`)
+	C030 C032 C033 C034 C035 C036 C037 C039 C041 C042 C043 C044 C045 C046 C047 C048 C050`)
 
 // Every test that the page about reliability names exists where it says, and
 // every case is answered.

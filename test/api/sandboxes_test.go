@@ -268,7 +268,8 @@ func TestSandboxJobs(t *testing.T) {
 			trial{p.jobs, "change " + what, http.MethodPatch, sandbox + dry, mergeType, body, "", "the cluster's own business"})
 	}
 	rows = append(rows,
-		trial{p.controller, "change", http.MethodPatch, sandbox + dry, mergeType, `{"spec":{"suspend":false}}`, noRight, "it changes no Job"},
+		trial{p.controller, "change", http.MethodPatch, sandbox + dry, mergeType, `{"metadata":{"labels":{"callgate.dev/call-uid":"other"}},"spec":{"activeDeadlineSeconds":1}}`, "", "a sandbox that waited has a call now"},
+		trial{p.controller, "replace", http.MethodPut, sandbox + dry, jsonType, p.root.get(t, sandbox).json(t), noRight, "it patches"},
 		trial{p.edit, "label another", http.MethodPatch, other + dry, mergeType, `{"metadata":{"labels":{"callgate.dev/install":"callgate-system"}}}`, changeRefusal, "it would become a sandbox"},
 		trial{p.edit, "change another", http.MethodPatch, other + dry, mergeType, `{"spec":{"parallelism":5}}`, "", "not ours"},
 		trial{p.garbage, "finalizer", http.MethodPatch, sandbox + dry, mergeType, `{"metadata":{"finalizers":["foregroundDeletion"]}}`, "", "garbage collection"},

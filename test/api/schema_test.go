@@ -123,10 +123,16 @@ func runSchemaRows(t *testing.T, rows []schemaRow) {
 	}
 }
 
-func TestNotServedYet(t *testing.T) {
-	const not = "not served by this version"
+func TestWarm(t *testing.T) {
 	runSchemaRows(t, []schemaRow{
-		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, []string{"spec.warm", not}, "no sandbox would wait"},
+		{"warm", validTool, `{spec: {warm: {replicas: 2, maxIdleSeconds: 600}}}`, nil, "a pool"},
+		{"warm, none now", validTool, `{spec: {warm: {replicas: 0}}}`, nil, "no sandbox waits"},
+		{"warm without a number", validTool, `{spec: {warm: {maxIdleSeconds: 600}}}`, []string{"spec.warm.replicas"}, "how many?"},
+		{"warm with a volume that is written", validTool, `{spec: {warm: {replicas: 1}, container: {volumes: [{name: data, mountPath: /data, persistentVolumeClaim: {claimName: data}}]}}}`,
+			[]string{"spec.warm", "persistentVolumeClaim"}, "what waits would keep the volume from everybody else"},
+		{"warm with a Secret", validTool, `{spec: {warm: {replicas: 1}, container: {volumes: [{name: key, mountPath: /key, secret: {secretName: key}}]}}}`, nil, "nothing is kept from anybody"},
+		{"too many warm", validTool, `{spec: {warm: {replicas: 101}}}`, []string{"spec.warm.replicas", "100"}, "each one takes room on a node"},
+		{"warm for a moment", validTool, `{spec: {warm: {replicas: 1, maxIdleSeconds: 9}}}`, []string{"spec.warm.maxIdleSeconds", "10"}, "it would be replaced before it is ready"},
 	})
 }
 

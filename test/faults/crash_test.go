@@ -84,6 +84,7 @@ func TestNeverTwice(t *testing.T) {
 	t.Run("FailedWrites", failedWrites)
 	t.Run("StaleCache", staleCache)
 	t.Run("FrozenLeader", frozenLeader)
+	t.Run("WarmPool", warmPool)
 	t.Run("SandboxGoneBesideItsCall", sandboxGone)
 	t.Run("RestartedCluster", restartedCluster)
 }
