@@ -136,7 +136,7 @@ func threadBomb(in input, r *report) {
 		ctx, cancel := context.WithDeadline(context.Background(), end)
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "GOTRACEBACK=none")
-		stdout, err := os.Create("/tmp/threads")
+		stdout, err := os.CreateTemp("", "threads")
 		if err == nil {
 			cmd.Stdout = stdout // a file: nobody has to copy
 			err = cmd.Run()
@@ -238,8 +238,9 @@ func descriptorBomb(in input, r *report) {
 	time.Sleep(time.Millisecond) // Go opens descriptors of its own for its first timer
 	var opened []int
 	for len(opened) < maxDescriptors {
-		fd := 0
-		if fd, err = unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
+		fd, openErr := unix.Open("/dev/null", unix.O_RDONLY, 0)
+		if openErr != nil {
+			err = openErr
 			break
 		}
 		opened = append(opened, fd)
