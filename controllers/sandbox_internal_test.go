@@ -75,7 +75,7 @@ func TestSandboxOfAnAttemptThatIsOver(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tools", Name: "p", UID: "p", Labels: labels,
 				OwnerReferences: []metav1.OwnerReference{{UID: "j", Controller: ptr.To(true)}}}}
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(call, job, pod).
-				WithIndex(&corev1.Pod{}, indexCallUID, func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.LabelCallUID]} }).Build()
+				WithIndex(&corev1.Pod{}, indexJob, func(client.Object) []string { return []string{job.Name} }).Build()
 			r := &SandboxReconciler{Client: c, APIReader: c, Options: Options{KeepSandboxes: tc.keep}}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
 			if err != nil {
