@@ -30,12 +30,13 @@ type secrets struct {
 	maybe [1 << 16 / 64]uint64
 }
 
-// newSecrets takes values as they are stored. The newline that files and Secrets
-// often end with is not part of what a tool prints, so it is not looked for.
+// newSecrets takes values as they are stored. The space around them, such as the
+// newline or the carriage return and newline that files often end with, is not part
+// of what a tool prints, so it is not looked for.
 func newSecrets(values [][]byte) *secrets {
 	s := &secrets{byStart: map[uint64][][]byte{}}
 	for _, v := range values {
-		if trimmed := bytes.TrimSuffix(v, []byte("\n")); len(trimmed) >= minSecretBytes {
+		if trimmed := bytes.TrimSpace(v); len(trimmed) >= minSecretBytes {
 			v = trimmed
 		}
 		if len(v) < minSecretBytes {
