@@ -47,6 +47,9 @@ func TestMask(t *testing.T) {
 		{"a run of one byte", []string{"aaaaaaaa"}, "aaaaaaaaaaa.aaaaaaa", "[masked].aaaaaaa", 1},
 		{"bytes that are no text", []string{"\x00\xff\xfe\x01\x02\x03\x04\x05"}, "a\x00\xff\xfe\x01\x02\x03\x04\x05b", "a[masked]b", 1},
 		{"the mask itself as a value", []string{"[masked]"}, "[masked]", "[masked]", 1},
+		{"of several lines, in a line of a log in JSON", []string{"-----BEGIN KEY-----\nabc\n-----END KEY-----\n"},
+			`{"msg":"bad key","key":"-----BEGIN KEY-----\nabc\n-----END KEY-----\n"}`, `{"msg":"bad key","key":"[masked]\n"}`, 1},
+		{"with a quote, there and plain", []string{`pass"word<1`}, `pass"word<1 "pass\"word<1" "pass\"word\u003c1"`, `[masked] "[masked]" "[masked]"`, 3},
 		{"a beginning alone passes", []string{"s3cr3t-token"}, "s3cr3t-toke", "s3cr3t-toke", 0},
 	} {
 		t.Run(tt.reason, func(t *testing.T) {
