@@ -30,21 +30,24 @@ type secrets struct {
 	maybe [1 << 16 / 64]uint64
 }
 
-// newSecrets takes values as they are stored. The newline that files and Secrets
-// often end with is not part of what a tool prints, so it is not looked for.
+// newSecrets takes values as they are stored. The space around them, such as the
+// newline or the carriage return and newline that files often end with, is not part
+// of what a tool prints, so it is not looked for.
 func newSecrets(values [][]byte) *secrets {
 	s := &secrets{byStart: map[uint64][][]byte{}}
 	for _, v := range values {
-		if trimmed := bytes.TrimSuffix(v, []byte("\n")); len(trimmed) >= minSecretBytes {
+		if trimmed := bytes.TrimSpace(v); len(trimmed) >= minSecretBytes {
 			v = trimmed
 		}
 		if len(v) < minSecretBytes {
 			continue
 		}
-		start := binary.BigEndian.Uint64(v)
-		s.byStart[start] = append(s.byStart[start], v)
-		h := hash(start)
-		s.maybe[h/64] |= 1 << (h % 64)
+		for _, v := range spellings(v) {
+			start := binary.BigEndian.Uint64(v)
+			s.byStart[start] = append(s.byStart[start], v)
+			h := hash(start)
+			s.maybe[h/64] |= 1 << (h % 64)
+		}
 	}
 	for start, list := range s.byStart {
 		slices.SortFunc(list, func(a, b []byte) int {
@@ -56,6 +59,27 @@ func newSecrets(values [][]byte) *secrets {
 		s.byStart[start] = slices.CompactFunc(list, bytes.Equal)
 	}
 	return s
+}
+
+// spellings are a value as it is, and as it stands in a JSON string where that
+// differs: a key of several lines, or a password with a quote, in a line of a log.
+func spellings(v []byte) [][]byte {
+	list := [][]byte{v}
+	if !utf8.Valid(v) {
+		return list // JSON has no spelling for it
+	}
+	for _, html := range []bool{false, true} { // some escape <, > and &, too
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(html)
+		if err := e.Encode(string(v)); err != nil {
+			continue // never for a string
+		}
+		if quoted := b.Bytes(); !bytes.Equal(quoted[1:len(quoted)-2], list[len(list)-1]) {
+			list = append(list, quoted[1:len(quoted)-2])
+		}
+	}
+	return list
 }
 
 // hash spreads a start over 16 bits.

@@ -35,7 +35,9 @@ func TestMask(t *testing.T) {
 		{"eight bytes are masked", []string{"12345678"}, "x12345678x", "x[masked]x", 1},
 		{"seven are not: they are found anywhere", []string{"1234567"}, "1234567", "1234567", 0},
 		{"a newline at its end is not looked for", []string{"s3cr3t-token\n"}, "s3cr3t-token is\ns3cr3t-token\n", "[masked] is\n[masked]\n", 2},
-		{"only one newline", []string{"s3cr3t-token\n\n"}, "s3cr3t-token. s3cr3t-token\n\n", "s3cr3t-token. [masked]\n", 1},
+		{"nor are two, or those of Windows", []string{"s3cr3t-token\n\n", "an0ther-one\r\n"}, "s3cr3t-token. an0ther-one\r\n", "[masked]. [masked]\r\n", 2},
+		{"nor the space before it", []string{" \ts3cr3t-token "}, "x=s3cr3t-token;", "x=[masked];", 1},
+		{"space within it is", []string{"s3cr3t token"}, "s3cr3ttoken s3cr3t token", "s3cr3ttoken [masked]", 1},
 		{"too short without its newline", []string{"1234567\n"}, "1234567 1234567\n", "1234567 [masked]", 1},
 		{"the longer of two with one beginning", []string{"password", "password-and-more"}, "password password-and-more password-and", "[masked] [masked] [masked]-and", 3},
 		{"two that overlap are one, and no end is left", []string{"abcdefgh", "efghijkl"}, "-abcdefghijkl-", "-[masked]-", 1},
@@ -45,6 +47,9 @@ func TestMask(t *testing.T) {
 		{"a run of one byte", []string{"aaaaaaaa"}, "aaaaaaaaaaa.aaaaaaa", "[masked].aaaaaaa", 1},
 		{"bytes that are no text", []string{"\x00\xff\xfe\x01\x02\x03\x04\x05"}, "a\x00\xff\xfe\x01\x02\x03\x04\x05b", "a[masked]b", 1},
 		{"the mask itself as a value", []string{"[masked]"}, "[masked]", "[masked]", 1},
+		{"of several lines, in a line of a log in JSON", []string{"-----BEGIN KEY-----\nabc\n-----END KEY-----\n"},
+			`{"msg":"bad key","key":"-----BEGIN KEY-----\nabc\n-----END KEY-----\n"}`, `{"msg":"bad key","key":"[masked]\n"}`, 1},
+		{"with a quote, there and plain", []string{`pass"word<1`}, `pass"word<1 "pass\"word<1" "pass\"word\u003c1"`, `[masked] "[masked]" "[masked]"`, 3},
 		{"a beginning alone passes", []string{"s3cr3t-token"}, "s3cr3t-toke", "s3cr3t-toke", 0},
 	} {
 		t.Run(tt.reason, func(t *testing.T) {

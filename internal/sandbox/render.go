@@ -37,7 +37,8 @@ const (
 	// podUIDVariable tells the runner which pod it is in; the tool does not get it.
 	podUIDVariable = "CALLGATE_POD_UID"
 
-	runnerMount = "/.callgate"
+	// runnerMount begins the name of the runner's folder, see [runnerFolder].
+	runnerMount = "/.callgate-runner-"
 	runnerName  = "/runner"
 	stateMount  = "/.callgate-state"
 
@@ -198,7 +199,7 @@ func podSpec(in Input) corev1.PodSpec {
 		Containers: []corev1.Container{{
 			Name:      Container,
 			Image:     t.Spec.Container.Image,
-			Command:   []string{runnerFolder(t) + runnerName},
+			Command:   []string{runnerFolder(in) + runnerName},
 			Stdin:     true,
 			StdinOnce: true,
 			Env:       env(t.Spec.Container.Env, in.Probe),
@@ -210,7 +211,7 @@ func podSpec(in Input) corev1.PodSpec {
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "callgate-runner", MountPath: runnerFolder(t), ReadOnly: true},
+				{Name: "callgate-runner", MountPath: runnerFolder(in), ReadOnly: true},
 				{Name: "callgate-state", MountPath: stateMount},
 				{Name: "scratch", MountPath: "/tmp"},
 			},

@@ -23,22 +23,25 @@ const (
 	configMapMode = 0o444
 )
 
-// belowVolumes is where the runner is in a Tool with volumes of its own. An
-// image can have a symbolic link at a volume's mountPath, and container runtimes
-// follow it: a volume that lands over the runner would be PID 1 in its place.
-// containerd mounts in the order of depth, and gVisor in that of length, so what
-// is deeper and longer than any mountPath of the API is mounted last, on top.
+// runnerFolder is where the runner's image is mounted in a sandbox. An image can
+// have a symbolic link at the mountPath of a Tool's volume, or of a volume that the
+// image itself declares (VOLUME, which containerd mounts last of equal depth, with
+// the image's content), and container runtimes follow it: a volume that lands over
+// the runner would be PID 1 in its place. So no image knows the name of the folder:
+// it has the call's UID and the attempt in it.
+//
+// In a Tool with volumes it is also deeper and longer than any mountPath of the API:
+// containerd mounts in the order of depth, and gVisor in that of length, so it is
+// mounted last, on top.
 // (Who can also move directories of a writable volume while the container is
 // being created has a chance left; what such a program gains is sockets that the
 // NetworkPolicy still cuts off, and a start without a call.)
-var belowVolumes = runnerMount + strings.Repeat("/below-any-volume", 8)
-
-// runnerFolder is where the runner's image is mounted in the sandboxes of a Tool.
-func runnerFolder(t *v1alpha1.Tool) string {
-	if len(t.Spec.Container.Volumes) > 0 {
-		return belowVolumes
+func runnerFolder(in Input) string {
+	folder := fmt.Sprintf("%s%s-%d", runnerMount, in.CallUID, in.Attempt)
+	if len(in.Tool.Spec.Container.Volumes) > 0 {
+		folder += strings.Repeat("/below-any-volume", 8)
 	}
-	return runnerMount
+	return folder
 }
 
 // checkVolumes refuses what the CRD cannot: a volume in another one, whose mount

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"callgate.dev/callgate/api/v1alpha1"
@@ -107,8 +108,26 @@ func TestRunnerIsMountedLast(t *testing.T) {
 	if got := spec.Containers[0].Command; len(got) != 1 || got[0] != runner+"/runner" {
 		t.Errorf("PID 1 is %q, the runner is in %s", got, runner)
 	}
-	if got := Job(testInput(testTool())).Spec.Template.Spec.Containers[0].Command[0]; got != "/.callgate/runner" {
-		t.Errorf("a Tool without volumes has its runner at %s", got)
+}
+
+// TestNoImageKnowsWhereTheRunnerIs: an image can declare volumes of any depth at
+// links to anywhere, so what keeps them from the runner is a name that is made for
+// one sandbox.
+func TestNoImageKnowsWhereTheRunnerIs(t *testing.T) {
+	for _, tool := range []*v1alpha1.Tool{testTool(), testTool(withVolumes(claim("claim", "/claim", nil)))} {
+		seen := map[string]bool{}
+		for _, uid := range []types.UID{"7d1c", "8e2d"} {
+			for _, attempt := range []int32{1, 2} {
+				in := testInput(tool)
+				in.CallUID, in.Attempt = uid, attempt
+				command := Job(in).Spec.Template.Spec.Containers[0].Command[0]
+				folder := strings.Split(command, "/")[1] // all that is in the root of the image
+				if !strings.HasPrefix(folder, ".callgate") || seen[folder] {
+					t.Errorf("the runner of call %s, attempt %d, is at %s, where another one is, too", uid, attempt, command)
+				}
+				seen[folder] = true
+			}
+		}
 	}
 }
 

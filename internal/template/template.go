@@ -188,6 +188,11 @@ func Expand(command []string, args []byte) ([]string, error) {
 			return nil, fmt.Errorf("%s begins with \"-\" and would be read as an option of the tool: it stands alone in element %d of the command, "+
 				"and no \"--\" stands before it", arguments(parts), i)
 		}
+		// One with an ending of the command's is an option as well: --output=x.txt.
+		if len(parts) > 1 && parts[0].isArg && strings.HasPrefix(final, "-") && !optionsEnded {
+			return nil, fmt.Errorf("with %s element %d of the command would begin with \"-\" and be read as an option of the tool, "+
+				"and no \"--\" stands before it", arguments(parts), i)
+		}
 		if strings.IndexByte(final, 0) >= 0 {
 			return nil, fmt.Errorf("element %d of the command holds a NUL character, which no command line can carry", i)
 		}

@@ -163,7 +163,7 @@ func killRunner(t *testing.T, call *v1alpha1.ToolCall) {
 			continue
 		}
 		cmdline, err := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
-		if err != nil || !bytes.HasPrefix(cmdline, []byte("/.callgate/runner")) {
+		if err != nil || !bytes.HasPrefix(cmdline, []byte("/.callgate-runner-")) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))

@@ -37,8 +37,8 @@ var recipes = []recipe{
 		},
 	},
 	{
-		// Mounted as an image volume at /.callgate, so that the binary is
-		// /.callgate/runner; nothing else belongs in here.
+		// Mounted as an image volume at a folder of each sandbox's own, so that the
+		// binary is runner in it; nothing else belongs in here.
 		name: "runner", entrypoint: []string{"/runner"}, path: "/",
 		fill: func(ctx context.Context, b builder, t tree) error {
 			clear(t)

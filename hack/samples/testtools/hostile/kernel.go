@@ -58,7 +58,8 @@ func mounts(_ input, r *report) {
 	r.try("mount cgroup2", unix.Mount("none", "/tmp/mnt", "cgroup2", 0, ""))
 	r.try("bind /", unix.Mount("/", "/tmp/mnt", "", unix.MS_BIND|unix.MS_REC, ""))
 	r.try("remount / writable", unix.Mount("none", "/", "", unix.MS_REMOUNT|unix.MS_BIND, ""))
-	r.try("umount /.callgate", unix.Unmount("/.callgate", unix.MNT_DETACH))
+	runner := runnerFolder(r)
+	r.try("umount the runner's folder", unix.Unmount(runner, unix.MNT_DETACH))
 	r.try("umount /proc/sys", unix.Unmount("/proc/sys", unix.MNT_DETACH))
 	r.try("chroot", unix.Chroot("/tmp/mnt"))
 	r.try("pivot_root", unix.PivotRoot("/tmp/mnt", "/tmp/mnt"))
@@ -265,8 +266,11 @@ func rootWrite(_ input, r *report) {
 		return errOfFile(err)
 	}
 	r.control("write /tmp/x", write("/tmp/x"))
+	runner := runnerFolder(r)
+	r.try("write to the runner", write(runner+"/runner"))
+	r.try("write beside the runner", write(runner+"/x"))
 	for _, path := range []string{"/x", "/bin/x", "/bin/hostile", "/usr/bin/x", "/etc/x", "/etc/passwd", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
-		"/.callgate/runner", "/.callgate/x", "/dev/x", "/run/x", "/var/x", "/proc/x", "/sys/x", "/lib/x", "/root/x"} {
+		"/dev/x", "/run/x", "/var/x", "/proc/x", "/sys/x", "/lib/x", "/root/x"} {
 		r.try("write "+path, write(path))
 	}
 	r.try("rename /bin/hostile", errOfFile(unix.Rename("/bin/hostile", "/bin/hostile-2")))
@@ -277,6 +281,13 @@ func rootWrite(_ input, r *report) {
 	// Its own mark is no tool's business; it keeps the pod from being used twice.
 	_, err := os.Stat("/.callgate-state/used")
 	r.note("the mark of the used pod: %s; removing it: %s", errorName(errOfFile(err)), errorName(unix.Unlink("/.callgate-state/used")))
+}
+
+// runnerFolder is where the runner is, by a name of this sandbox's.
+func runnerFolder(r *report) string {
+	folders, _ := filepath.Glob("/.callgate-runner-*")
+	r.control("find the runner's folder", boolError(len(folders) == 1))
+	return strings.Join(folders, "")
 }
 
 // runtimeSockets looks for the sockets of whatever runs containers.
