@@ -153,8 +153,7 @@ func (r *WarmReconciler) observe(ctx context.Context, tool *v1alpha1.Tool, sandb
 
 // create makes one sandbox that waits.
 func (r *WarmReconciler) create(ctx context.Context, memory *poolMemory, want *batchv1.Job, failures int) error {
-	job := want.DeepCopy()
-	job.Name = sandbox.WarmPrefix + rand.String(12)
+	job := sandbox.Named(want, sandbox.WarmPrefix+rand.String(12))
 	warm.Failed(job, failures)
 	// Before it is there: the look that finds it in the cache trusts it.
 	r.warm.trust.add(client.ObjectKeyFromObject(job))

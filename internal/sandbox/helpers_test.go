@@ -27,6 +27,9 @@ func testTool(change ...func(*v1alpha1.Tool)) *v1alpha1.Tool {
 	return t
 }
 
+// testRunnerFolder is where the runner of testInput's sandbox is.
+var testRunnerFolder = "/.callgate-runner-" + JobName(testCallUID, 1)
+
 func testInput(t *v1alpha1.Tool) Input {
 	return Input{
 		Tool: t, Install: testInstall, RunnerImage: testRunner, CallUID: testCallUID, Attempt: 1,

@@ -38,7 +38,8 @@ const (
 	podUIDVariable = "CALLGATE_POD_UID"
 
 	// runnerMount begins the name of the runner's folder, see [runnerFolder].
-	runnerMount = "/.callgate-runner-"
+	runnerMount  = "/.callgate-runner-"
+	runnerVolume = "callgate-runner"
 	runnerName  = "/runner"
 	stateMount  = "/.callgate-state"
 
@@ -105,10 +106,9 @@ func Job(in Input) *batchv1.Job {
 	annotations[v1alpha1.AnnotationCall] = in.Call.String()
 	annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
 	timeout, start := int64(TimeoutSeconds(in.Tool)), int64(StartDeadlineSeconds(in.Tool))
-	return &batchv1.Job{
+	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: in.Tool.Namespace,
-			Name:      JobName(in.CallUID, in.Attempt),
 			Labels:    labels,
 			Annotations: map[string]string{
 				v1alpha1.AnnotationCall: in.Call.String(),
@@ -130,6 +130,7 @@ func Job(in Input) *batchv1.Job {
 			},
 		},
 	}
+	return Named(job, JobName(in.CallUID, in.Attempt))
 }
 
 // SameTemplate says whether a Job was made from the same pod template as want.
@@ -192,14 +193,14 @@ func podSpec(in Input) corev1.PodSpec {
 		},
 		ImagePullSecrets: t.Spec.Container.ImagePullSecrets,
 		Volumes: []corev1.Volume{
-			{Name: "callgate-runner", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: in.RunnerImage, PullPolicy: corev1.PullIfNotPresent}}},
+			{Name: runnerVolume, VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: in.RunnerImage, PullPolicy: corev1.PullIfNotPresent}}},
 			memoryVolume("callgate-state", resource.MustParse("64Ki")),
 			memoryVolume("scratch", scratch),
 		},
 		Containers: []corev1.Container{{
 			Name:      Container,
 			Image:     t.Spec.Container.Image,
-			Command:   []string{runnerFolder(in) + runnerName},
+			Command:   []string{runnerFolder("") + runnerName},
 			Stdin:     true,
 			StdinOnce: true,
 			Env:       env(t.Spec.Container.Env, in.Probe),
@@ -211,7 +212,7 @@ func podSpec(in Input) corev1.PodSpec {
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "callgate-runner", MountPath: runnerFolder(in), ReadOnly: true},
+				{Name: runnerVolume, MountPath: runnerFolder(""), ReadOnly: true},
 				{Name: "callgate-state", MountPath: stateMount},
 				{Name: "scratch", MountPath: "/tmp"},
 			},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -23,25 +24,27 @@ const (
 	configMapMode = 0o444
 )
 
-// runnerFolder is where the runner's image is mounted in a sandbox. An image can
-// have a symbolic link at the mountPath of a Tool's volume, or of a volume that the
-// image itself declares (VOLUME, which containerd mounts last of equal depth, with
-// the image's content), and container runtimes follow it: a volume that lands over
-// the runner would be PID 1 in its place. So no image knows the name of the folder:
-// it has the call's UID and the attempt in it.
-//
-// In a Tool with volumes it is also deeper and longer than any mountPath of the API:
-// containerd mounts in the order of depth, and gVisor in that of length, so it is
-// mounted last, on top.
-// (Who can also move directories of a writable volume while the container is
-// being created has a chance left; what such a program gains is sockets that the
-// NetworkPolicy still cuts off, and a start without a call.)
-func runnerFolder(in Input) string {
-	folder := fmt.Sprintf("%s%s-%d", runnerMount, in.CallUID, in.Attempt)
-	if len(in.Tool.Spec.Container.Volumes) > 0 {
-		folder += strings.Repeat("/below-any-volume", 8)
+// runnerFolder is where the runner's image is mounted in the sandbox of a name. An
+// image can have a symbolic link at the mountPath of a Tool's volume, or of a volume
+// that the image itself declares (VOLUME, which containerd mounts with the image's
+// content), and container runtimes follow it: a volume that lands over the runner
+// would be PID 1 in its place. So no image knows the folder: it has the name of one
+// sandbox.
+func runnerFolder(name string) string { return runnerMount + name }
+
+// Named returns a sandbox under another name, with its runner in the folder of that
+// name.
+func Named(job *batchv1.Job, name string) *batchv1.Job {
+	job = job.DeepCopy()
+	job.Name = name
+	c := &job.Spec.Template.Spec.Containers[0]
+	c.Command = []string{runnerFolder(name) + runnerName}
+	for i := range c.VolumeMounts {
+		if m := &c.VolumeMounts[i]; m.Name == runnerVolume {
+			m.MountPath = runnerFolder(name)
+		}
 	}
-	return folder
+	return job
 }
 
 // checkVolumes refuses what the CRD cannot: a volume in another one, whose mount

@@ -91,25 +91,6 @@ func TestVolumesAreNoDifference(t *testing.T) {
 	}
 }
 
-func TestRunnerIsMountedLast(t *testing.T) {
-	// The longest and deepest mountPath that the CRD takes.
-	deepest := strings.Repeat("/"+strings.Repeat("d", 15), 8)
-	tool := testTool(withVolumes(claim("deep", deepest, nil)))
-	spec := Job(testInput(tool)).Spec.Template.Spec
-	var runner string
-	for _, m := range spec.Containers[0].VolumeMounts {
-		if m.Name == "callgate-runner" {
-			runner = m.MountPath
-		}
-	}
-	if strings.Count(runner, "/") <= strings.Count(deepest, "/") || len(runner) <= len(deepest) {
-		t.Errorf("the runner at %s is mounted before a volume at %s, which may be a link to it", runner, deepest)
-	}
-	if got := spec.Containers[0].Command; len(got) != 1 || got[0] != runner+"/runner" {
-		t.Errorf("PID 1 is %q, the runner is in %s", got, runner)
-	}
-}
-
 // TestNoImageKnowsWhereTheRunnerIs: an image can declare volumes of any depth at
 // links to anywhere, so what keeps them from the runner is a name that is made for
 // one sandbox.

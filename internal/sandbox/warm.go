@@ -56,15 +56,14 @@ func CallTime(t *v1alpha1.Tool) time.Duration {
 
 // Warm is the sandbox of a call as it is made before there is a call: the same
 // pod, and nothing of the call. cold is rendered by [Job]; class is the
-// RuntimeClass that its pod names, nil if none. The name is left to the caller.
+// RuntimeClass that its pod names, nil if none. [Named] gives each one its name.
 //
 // LabelPool holds the key of the pool: a digest of all that a waiting sandbox
 // depends on. That is the pod; its RuntimeClass, since the API server has put its
 // overhead and node selector into the pod; and the rules by which its output is
 // read, which stand on its Job.
 func Warm(cold *batchv1.Job, tool *v1alpha1.Tool, class *nodev1.RuntimeClass) *batchv1.Job {
-	job := cold.DeepCopy()
-	job.Name = ""
+	job := Named(cold, "")
 	labels := maps.Clone(job.Labels)
 	for _, l := range []string{v1alpha1.LabelCallUID, v1alpha1.LabelAttempt} {
 		delete(labels, l)

@@ -22,7 +22,7 @@ func TestWarmIsTheSamePod(t *testing.T) {
 	tool := richTool()
 	cold := Job(testInput(tool))
 	warm := Warm(cold, tool, nil)
-	if !equality.Semantic.DeepEqual(warm.Spec.Template.Spec, cold.Spec.Template.Spec) {
+	if !equality.Semantic.DeepEqual(Named(warm, cold.Name).Spec.Template.Spec, cold.Spec.Template.Spec) {
 		t.Error("its pod is another one than that of a call")
 	}
 	raw, err := json.Marshal(warm)

@@ -51,8 +51,7 @@ var serial int
 // job is a sandbox that was made so long ago.
 func job(age time.Duration, change ...func(*Sandbox)) Sandbox {
 	serial++
-	j := theTemplate.DeepCopy()
-	j.Name = fmt.Sprintf("callgate-w-%06d", serial)
+	j := sandbox.Named(theTemplate, fmt.Sprintf("callgate-w-%06d", serial))
 	j.CreationTimestamp = metav1.NewTime(now.Add(-age))
 	j.Status.StartTime = ptr.To(j.CreationTimestamp)
 	s := Sandbox{Job: j}

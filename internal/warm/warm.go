@@ -196,7 +196,7 @@ func judge(p Pool, s Sandbox) (is state, until time.Time) {
 		return failed, until
 	case observed.Disrupted:
 		return useless, until
-	case s.Pod != nil && sandbox.Differs(s.Pod, p.Want.Spec.Template) != "":
+	case s.Pod != nil && sandbox.Differs(s.Pod, sandbox.Named(p.Want, s.Job.Name).Spec.Template) != "":
 		return failed, until
 	case !started, s.Unproven:
 		// A node that was silent for a while counts anew.

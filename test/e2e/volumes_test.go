@@ -196,28 +196,3 @@ func claimsOf(t *testing.T, token string) (c claims) {
 	}
 	return c
 }
-
-// An image whose links lead a volume to the place of the runner does not get
-// another PID 1: the runner is mounted after it, on top.
-func TestLinksToTheRunner(t *testing.T) {
-	under(t, func(t *testing.T, class string, with func(*v1alpha1.ToolSpec)) {
-		for name, path := range map[string]string{
-			"folder": "/over-folder", "folder-deep": "/1/2/3/4/5/6/7/over-folder", "exact": "/over-exact", "exact-deep": "/1/2/3/4/5/6/7/over-exact",
-		} {
-			t.Run(name, func(t *testing.T) {
-				ctx := start(t)
-				tool := shell(ctx, t, "links-"+class+"-"+name, `tr '\0' '\n' < /proc/1/cmdline; cat /proc/self/mountinfo`, text, with, timeout(20),
-					func(s *v1alpha1.ToolSpec) { s.Container.Image = images["LINKS"] },
-					volumes(v1alpha1.Volume{Name: "cover", MountPath: path, Image: &v1alpha1.ImageVolumeSource{Reference: images["LINKS"]}}))
-				got := unquote(t, succeeded(t, callOf(ctx, t, tool, "")))
-				if !strings.HasPrefix(got, "/.callgate-runner-") {
-					t.Errorf("PID 1 is %.300s", got)
-				}
-				// Without this the links were not followed, and nothing was tried.
-				if !strings.Contains(got, " /.callgate ") && strings.Count(got, "below-any-volume ") < 2 {
-					t.Logf("no mount where the link leads:\n%s", got)
-				}
-			})
-		}
-	})
-}

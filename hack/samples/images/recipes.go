@@ -71,7 +71,6 @@ var recipes = []recipe{
 			return nil
 		},
 	},
-	{name: "links", path: "/bin", fill: fillLinks},
 	{
 		// An attacker's: it asks for root, and has a program that gives it.
 		name: "hostile", path: "/bin", user: "0:0",
@@ -134,27 +133,6 @@ func fillBusybox(ctx context.Context, b builder, t tree) error {
 		}
 	}
 	return os.Remove(bin)
-}
-
-// fillLinks makes an image of a tool's author who wants another PID 1 than the
-// runner: at the places of its Tool's volumes there are links to where the runner
-// is mounted, and the image itself, as a volume, has a program where the runner
-// would be.
-func fillLinks(ctx context.Context, b builder, t tree) error {
-	if err := fillBusybox(ctx, b, t); err != nil {
-		return err
-	}
-	const below = "below-any-volume/below-any-volume/below-any-volume/below-any-volume/" +
-		"below-any-volume/below-any-volume/below-any-volume/below-any-volume"
-	t[".callgate/"+below] = file{dir: true, mode: 0o755} // no link that leads nowhere
-	for name, to := range map[string]string{"folder": "/.callgate", "exact": "/.callgate/" + below} {
-		t["over-"+name] = file{link: to}
-		t["1/2/3/4/5/6/7/over-"+name] = file{link: to}
-	}
-	for _, dir := range []string{"", below + "/"} {
-		t[dir+"runner"] = t["bin/busybox"]
-	}
-	return nil
 }
 
 // pythonPackages is what Python and its standard library load at run time.
