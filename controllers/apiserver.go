@@ -37,12 +37,12 @@ type apiServer struct {
 
 // probe says whether the sandboxes of a Tool have to prove that its NetworkPolicy
 // is in force, and if not, why.
-func (a *apiServer) probe(ctx context.Context, t *v1alpha1.Tool) (bool, string, error) {
+func (a *apiServer) probe(ctx context.Context, t *v1alpha1.Tool) (sandbox.Proof, string, error) {
 	var known sandbox.APIServer
 	if a.required && sandbox.AllowSockets(t) {
 		var err error
 		if known, err = a.addresses(ctx); err != nil {
-			return false, "", err
+			return sandbox.NoProof, "", err
 		}
 	}
 	probe, words := sandbox.Probe(t, a.required, known)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"callgate.dev/callgate/api/v1alpha1"
+	"callgate.dev/callgate/internal/sandbox"
 )
 
 // endpointReader answers with the endpoints of an API server, or with an error.
@@ -45,14 +46,15 @@ func TestWhereTheAPIServerIs(t *testing.T) {
 	api := &apiServer{reader: reader, service: "10.96.0.1:443", required: true}
 	look := func(reason string, wantProbe bool, wantWords string) {
 		t.Helper()
-		probe, words, err := api.probe(t.Context(), elsewhere)
+		proof, words, err := api.probe(t.Context(), elsewhere)
+		probe := proof == sandbox.ProveRefusal
 		if err != nil || probe != wantProbe || !strings.Contains(words, wantWords) || words == "" != (wantWords == "") {
 			t.Errorf("%s: probe %v, %q, %v; want %v, %q", reason, probe, words, err, wantProbe, wantWords)
 		}
 	}
 
 	// What time cures must not let a tool run without the proof.
-	if probe, _, err := api.probe(t.Context(), elsewhere); err == nil || probe {
+	if probe, _, err := api.probe(t.Context(), elsewhere); err == nil || probe != sandbox.NoProof {
 		t.Errorf("an API server that is busy is no answer: %v, %v", probe, err)
 	}
 	reader.err = forbidden
@@ -76,7 +78,7 @@ func TestWhereTheAPIServerIs(t *testing.T) {
 	unread := &endpointReader{err: errors.New("not to be read")}
 	api = &apiServer{reader: unread, required: false}
 	look("switched off", false, "--require-network-isolation=false")
-	if probe, words, err := (&apiServer{reader: unread, required: true}).probe(t.Context(), &v1alpha1.Tool{}); probe || words != "" || err != nil {
+	if probe, words, err := (&apiServer{reader: unread, required: true}).probe(t.Context(), &v1alpha1.Tool{}); probe != sandbox.NoProof || words != "" || err != nil {
 		t.Errorf("without sockets: %v, %q, %v", probe, words, err)
 	}
 	if unread.reads > 0 {

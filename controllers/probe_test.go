@@ -17,7 +17,7 @@ import (
 )
 
 func probes(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "CALLGATE_PROBE_NETWORK" })
+	return slices.ContainsFunc(pod.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name == "CALLGATE_PROBE_NETWORK" && e.Value == "refusal" })
 }
 
 // Whether a sandbox proves that its NetworkPolicy is in force is decided by the

@@ -39,7 +39,7 @@ func toolEnv(container []string, additions []wire.EnvVar) []string {
 	}
 	for _, entry := range container {
 		name, _, found := strings.Cut(entry, "=")
-		if !found || name == podUIDVariable || name == probeVariable || strings.HasPrefix(name, "KUBERNETES_") {
+		if !found || name == podUIDVariable || name == probeVariable || name == writableVariable || strings.HasPrefix(name, "KUBERNETES_") {
 			continue
 		}
 		set(name, entry)

@@ -38,8 +38,8 @@ func not(index, value uint32) argument { return argument{index, value, false} }
 
 func is(index, value uint32) argument { return argument{index, value, true} }
 
-// guarded are calls by which a tool could take limits, CPU time or disk time away
-// from its runner, which has the same user: each is refused if all of its
+// guarded are calls that no tool needs, whatever its network. Most could take
+// limits, CPU time or disk time away from its runner, which has the same user. Each is refused if all of its
 // conditions hold. A tool may still do all of it to itself. What is left is
 // sched_setaffinity, which programs use on their own threads, and which takes
 // nothing from the runner but a choice of CPUs.
@@ -62,7 +62,13 @@ var guarded = []struct {
 	{"sched_setscheduler", []argument{not(0, 0)}, noRight},
 	{"sched_setparam", []argument{not(0, 0)}, noRight},
 	{"sched_setattr", []argument{not(0, 0)}, noRight},
+	// What NetworkPolicies rule, and what programs ask for their addresses: no other
+	// family, such as those of virtual machines or of the kernel's cryptography.
+	{"socket", networkFamilies, noFamily},
+	{"socketpair", networkFamilies, noFamily},
 }
+
+var networkFamilies = []argument{not(0, unix.AF_UNIX), not(0, unix.AF_INET), not(0, unix.AF_INET6), not(0, unix.AF_NETLINK)}
 
 // filterCalls puts a filter on the calling thread and what it forks. It refuses
 // the guarded calls; and without allowSockets every socket but AF_UNIX, io_uring

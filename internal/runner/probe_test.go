@@ -144,6 +144,22 @@ func TestNoAddressNoProof(t *testing.T) {
 	}
 }
 
+// On this machine more can be written to than in a sandbox.
+func TestNoCallWhereMoreCanBeWritten(t *testing.T) {
+	s := open(t, func(c *exec.Cmd) { c.Env = append(c.Env, writableVariable+"=") })
+	if code := s.exit(); code != wire.ExitNoCall || !strings.Contains(s.Snapshot().NoCall, "can be written to, on ") {
+		t.Errorf("exit code %d, %q", code, s.Snapshot().NoCall)
+	}
+}
+
+func TestPauseForThePlugin(t *testing.T) {
+	begin := time.Now()
+	r := run(t, call("env"), func(c *exec.Cmd) { c.Env = append(c.Env, probeVariable+"="+probePauseOnly) })
+	if r.ExitCode != 0 || time.Since(begin) < pluginTime || strings.Contains(string(r.Stdout), "CALLGATE_") {
+		t.Errorf("%d after %s: %s", r.ExitCode, time.Since(begin), r.Stdout)
+	}
+}
+
 func TestSIGTERMWhileTheNetworkIsOpen(t *testing.T) {
 	l := listen(t)
 	s := open(t, apiServerAt(l.Addr()))

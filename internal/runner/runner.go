@@ -46,6 +46,9 @@ func Run() int {
 	if _, err := os.Lstat(markerPath); err == nil {
 		return refuse(out, wire.ExitUsed, "this pod has taken a call before")
 	}
+	if reason := unexpectedMounts(); reason != "" {
+		return refuse(out, wire.ExitNoCall, reason)
+	}
 	// Before stdin is read at all: a call that is there already waits in it.
 	if code, reason := proveNetworkPolicy(stop); reason != "" {
 		return refuse(out, code, reason)

@@ -25,23 +25,36 @@ type APIServer struct {
 	Known bool
 }
 
-// Probe says whether the runner has to prove that a Tool's NetworkPolicy is in
-// force by failing to reach the API server. If not, words say why there is no
-// proof; they are empty for a Tool that needs none.
-func Probe(t *v1alpha1.Tool, required bool, api APIServer) (probe bool, words string) {
+// Proof is what a runner does about the NetworkPolicy of its Tool before it takes a
+// call, and the value of probeVariable.
+type Proof string
+
+const (
+	// NoProof: nothing.
+	NoProof Proof = ""
+	// ProveRefusal: it proves that the policy is in force by failing to reach the
+	// API server.
+	ProveRefusal Proof = "refusal"
+	// AwaitPlugin: it can prove nothing, and gives the network plugin a second.
+	AwaitPlugin Proof = "pause"
+)
+
+// Probe says what the runner of a Tool has to do. Unless that is a proof, words say
+// why there is none; they are empty for a Tool that needs none.
+func Probe(t *v1alpha1.Tool, required bool, api APIServer) (proof Proof, words string) {
 	if !AllowSockets(t) {
-		return false, "" // its runner refuses sockets by itself
+		return NoProof, "" // its runner refuses sockets by itself
 	}
 	const unproven = "that the NetworkPolicy is in force is not proven: "
 	if !required {
-		return false, unproven + "the controller runs with --require-network-isolation=false"
+		return NoProof, unproven + "the controller runs with --require-network-isolation=false"
 	}
 	for i, rule := range NetworkPolicy(t, "").Spec.Egress {
 		if why := mayReach(rule, api); why != "" {
-			return false, fmt.Sprintf("%segress rule %d of the NetworkPolicy may include the API server: %s", unproven, i, why)
+			return AwaitPlugin, fmt.Sprintf("%segress rule %d of the NetworkPolicy may include the API server: %s", unproven, i, why)
 		}
 	}
-	return true, ""
+	return ProveRefusal, ""
 }
 
 // mayReach says why a rule may include the API server, or "". Selectors select

@@ -65,9 +65,16 @@ func TestProbeVerdict(t *testing.T) {
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			tool := testTool(func(t *v1alpha1.Tool) { t.Spec.Isolation.Network = tc.network })
-			probe, words := Probe(tool, !tc.off, tc.api)
-			if probe != tc.probe || !strings.Contains(words, tc.words) || words == "" != (tc.words == "") {
-				t.Errorf("probe %v, %q; want %v, %q", probe, words, tc.probe, tc.words)
+			proof, words := Probe(tool, !tc.off, tc.api)
+			want := NoProof
+			switch {
+			case tc.probe:
+				want = ProveRefusal
+			case tc.words != "" && !tc.off:
+				want = AwaitPlugin
+			}
+			if proof != want || !strings.Contains(words, tc.words) || words == "" != (tc.words == "") {
+				t.Errorf("proof %q, %q; want %q, %q", proof, words, want, tc.words)
 			}
 		})
 	}
@@ -76,23 +83,23 @@ func TestProbeVerdict(t *testing.T) {
 func reaching(rules ...egress) v1alpha1.ToolNetwork { return v1alpha1.ToolNetwork{Egress: rules} }
 
 func TestProbeVariable(t *testing.T) {
-	of := func(probe bool) []corev1.EnvVar {
+	of := func(proof Proof) []corev1.EnvVar {
 		in := testInput(testTool(func(t *v1alpha1.Tool) {
 			t.Spec.Container.Env = []v1alpha1.EnvVar{{Name: probeVariable, Value: ptr.To("")}, {Name: "A", Value: ptr.To("b")}}
 		}))
-		in.Probe = probe
+		in.Probe = proof
 		return slices.DeleteFunc(Job(in).Spec.Template.Spec.Containers[0].Env, func(e corev1.EnvVar) bool { return e.Name != probeVariable })
 	}
-	if env := of(true); len(env) != 1 || env[0].Value != "true" {
+	if env := of(ProveRefusal); len(env) != 1 || env[0].Value != "refusal" {
 		t.Errorf("with the probe the variable is %v", env)
 	}
-	if env := of(false); len(env) != 0 {
+	if env := of(NoProof); len(env) != 0 {
 		t.Errorf("without it the variable is %v", env)
 	}
 	// A sandbox that was made without the probe is made again.
 	in := testInput(testTool())
 	without := Job(in)
-	in.Probe = true
+	in.Probe = ProveRefusal
 	if SameTemplate(without, Job(in)) {
 		t.Error("a sandbox without the probe is taken for one with it")
 	}

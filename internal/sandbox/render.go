@@ -40,8 +40,8 @@ const (
 	// runnerMount begins the name of the runner's folder, see [runnerFolder].
 	runnerMount  = "/.callgate-runner-"
 	runnerVolume = "callgate-runner"
-	runnerName  = "/runner"
-	stateMount  = "/.callgate-state"
+	runnerName   = "/runner"
+	stateMount   = "/.callgate-state"
 
 	// jobTTLSeconds is a last resort if the controller is gone for good.
 	jobTTLSeconds = 24 * 60 * 60
@@ -67,8 +67,8 @@ type Input struct {
 	CallUID     types.UID
 	Call        types.NamespacedName
 	Attempt     int32 // from 1
-	// Probe: the runner proves that the NetworkPolicy is in force, see [Probe].
-	Probe bool
+	// Probe is what the runner does about the NetworkPolicy, see [Probe].
+	Probe Proof
 	// DefaultRuntimeClass is that of Tools that name none; see [RuntimeClasses].
 	DefaultRuntimeClass string
 	// NoUserNamespace: the nodes have none for these sandboxes; see [Users].
@@ -203,7 +203,7 @@ func podSpec(in Input) corev1.PodSpec {
 			Command:   []string{runnerFolder("") + runnerName},
 			Stdin:     true,
 			StdinOnce: true,
-			Env:       env(t.Spec.Container.Env, in.Probe),
+			Env:       env(t, in.Probe),
 			Resources: resources(t, scratch),
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: ptr.To(false),
@@ -237,14 +237,15 @@ func memoryVolume(name string, limit resource.Quantity) corev1.Volume {
 }
 
 // env doubles every $ in a value, so that the kubelet expands nothing.
-func env(vars []v1alpha1.EnvVar, probe bool) []corev1.EnvVar {
+func env(t *v1alpha1.Tool, proof Proof) []corev1.EnvVar {
 	out := []corev1.EnvVar{{Name: podUIDVariable, ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}}}
-	if probe {
-		out = append(out, corev1.EnvVar{Name: probeVariable, Value: "true"})
+		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}},
+		{Name: writableVariable, Value: strings.Join(writablePaths(t), ":")}}
+	if proof != NoProof {
+		out = append(out, corev1.EnvVar{Name: probeVariable, Value: string(proof)})
 	}
-	for _, v := range vars {
-		if v.Name == podUIDVariable || v.Name == probeVariable {
+	for _, v := range t.Spec.Container.Env {
+		if v.Name == podUIDVariable || v.Name == probeVariable || v.Name == writableVariable {
 			continue // the CRD reserves the name; the kubelet would let the last one win
 		}
 		e := corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(ptr.Deref(v.Value, ""), "$", "$$")}

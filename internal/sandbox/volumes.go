@@ -47,6 +47,21 @@ func Named(job *batchv1.Job, name string) *batchv1.Job {
 	return job
 }
 
+// writableVariable holds the folders of the claims that a tool may write to,
+// separated by colons, which no mountPath has. The runner refuses to take a call
+// where anything else can be written to; the tool does not get the variable.
+const writableVariable = "CALLGATE_WRITABLE"
+
+func writablePaths(t *v1alpha1.Tool) []string {
+	var paths []string
+	for _, v := range t.Spec.Container.Volumes {
+		if v.PersistentVolumeClaim != nil && !ptr.Deref(v.ReadOnly, true) {
+			paths = append(paths, v.MountPath)
+		}
+	}
+	return paths
+}
+
 // checkVolumes refuses what the CRD cannot: a volume in another one, whose mount
 // point would have to be made in what cannot be written.
 func checkVolumes(t *v1alpha1.Tool) error {
