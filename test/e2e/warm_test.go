@@ -199,7 +199,12 @@ func TestWarmRolls(t *testing.T) {
 	waitJobs(ctx, t, tool, "the pool rolled", func(names []string) bool {
 		return len(names) == 2 && !slices.ContainsFunc(names, func(n string) bool { return slices.Contains(old, n) })
 	})
-	waitWarm(ctx, t, tool, 2)
+	// The Tool's status may still be that of the old pool.
+	for _, name := range waiting(ctx, t, tool) {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: tool.Namespace, Name: name}}
+		waitFor(ctx, t, job, &batchv1.JobList{}, func(j *batchv1.Job) bool { return ptr.Deref(j.Status.Ready, 0) == 1 },
+			func(j *batchv1.Job) string { return jsonOf(t, j.Status) })
+	}
 	call := callOf(ctx, t, tool, "")
 	usedWarm(t, call)
 	if err := admin.Delete(ctx, tool); err != nil {
