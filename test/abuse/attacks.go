@@ -65,6 +65,7 @@ var Attacks = []Attack{
 	// The kernel and the node.
 	{"setuid", "a setuid-root program, setuid(0), capabilities", both},
 	{"root-image", "an image that runs as root, a Tool that asks for it", both},
+	{"image-volume", "an image that declares a volume, for a folder on the node's disk", both},
 	{"root-write", "write to the image, /etc and the runner", both},
 	{"mount", "mount, remount, umount, chroot", both},
 	{"namespaces", "new namespaces, those of PID 1", both},

@@ -149,6 +149,23 @@ func TestKernelAndRunner(t *testing.T) {
 		r.refused(rep)
 		r.gotf("%d signals taken, %d refused; the answer came", rep.Numbers["sent"], rep.Numbers["refused"])
 	})
+	attacked(t, "image-volume", func(ctx context.Context, r *row) {
+		declares := cluster.NewTool(ctx, r.t, "image-volume-"+strings.ToLower(r.runtime), []string{"hostile"}, func(s *v1alpha1.ToolSpec) {
+			s.Container.Image = cluster.Images["VOLUME"]
+			s.StartDeadlineSeconds = 10
+			if r.runtime == GVisorRuntime {
+				s.Isolation.RuntimeClassName = "gvisor"
+			}
+		})
+		result := cluster.CallOf(ctx, r.t, declares, `{"attack":"ids"}`).Status.Result
+		switch {
+		case *result.OK || result.ErrorCode != v1alpha1.ErrorToolUnavailable:
+			r.breach("the tool ran: %s%s", result.ErrorCode, result.Message)
+		case !strings.Contains(result.Message, "/data can be written to"):
+			r.untried("the call ended %s: %s", result.ErrorCode, result.Message)
+		}
+		r.gotf("%s: %s", result.ErrorCode, result.Message)
+	})
 	attacked(t, "environment", func(ctx context.Context, r *row) {
 		r.refused(r.inside(ctx, closed, arguments{Attack: "environment"}))
 	})

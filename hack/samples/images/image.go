@@ -49,6 +49,9 @@ func build(r recipe, t tree) (name.Tag, v1.Image, error) {
 		Entrypoint: r.entrypoint,
 		WorkingDir: "/",
 	}
+	if r.volume != "" {
+		config.Config.Volumes = map[string]struct{}{r.volume: {}}
+	}
 	if img, err = mutate.ConfigFile(img, config); err != nil {
 		return none, nil, err
 	}

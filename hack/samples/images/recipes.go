@@ -16,6 +16,7 @@ type recipe struct {
 	entrypoint []string
 	path       string // the variable PATH
 	user       string // whom the image says it runs as; default 65532:65532
+	volume     string // a folder that the image declares as a volume
 	fill       func(ctx context.Context, b builder, t tree) error
 }
 
@@ -80,6 +81,14 @@ var recipes = []recipe{
 			}
 			t["bin/setuid-hostile"] = file{mode: 0o6755, body: t["bin/hostile"].body}
 			return nil
+		},
+	},
+	{
+		// Container runtimes give it a folder on the node's disk.
+		name: "volume", path: "/bin", volume: "/data",
+		fill: func(ctx context.Context, b builder, t tree) error {
+			t["data"] = file{dir: true, mode: 0o777}
+			return b.program(ctx, t, "bin/hostile", b.samples, "./testtools/hostile", runtime.GOARCH)
 		},
 	},
 }
