@@ -147,7 +147,7 @@ func TestNoAddressNoProof(t *testing.T) {
 // On this machine more can be written to than in a sandbox.
 func TestNoCallWhereMoreCanBeWritten(t *testing.T) {
 	s := open(t, func(c *exec.Cmd) { c.Env = append(c.Env, writableVariable+"=") })
-	if code := s.exit(); code != wire.ExitNoCall || !strings.Contains(s.Snapshot().NoCall, "can be written to, on ") {
+	if code := s.exit(); code != wire.ExitWritable || !strings.Contains(s.Snapshot().NoCall, "can be written to, on ") {
 		t.Errorf("exit code %d, %q", code, s.Snapshot().NoCall)
 	}
 }

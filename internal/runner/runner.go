@@ -47,7 +47,7 @@ func Run() int {
 		return refuse(out, wire.ExitUsed, "this pod has taken a call before")
 	}
 	if reason := unexpectedMounts(); reason != "" {
-		return refuse(out, wire.ExitNoCall, reason)
+		return refuse(out, wire.ExitWritable, reason)
 	}
 	// Before stdin is read at all: a call that is there already waits in it.
 	if code, reason := proveNetworkPolicy(stop); reason != "" {

@@ -108,8 +108,9 @@ func observeTerminated(s State, t *corev1.ContainerStateTerminated) State {
 		s.Words += " (" + t.Reason + ")"
 	}
 	switch t.ExitCode {
-	case wire.ExitNoCall, wire.ExitUsed, wire.ExitNetworkOpen:
+	case wire.ExitNoCall, wire.ExitUsed, wire.ExitNetworkOpen, wire.ExitWritable:
 		if t.Reason != "OOMKilled" {
+			s.Permanent = t.ExitCode == wire.ExitWritable
 			s.Phase = PhaseNeverStarted
 			s.Words = runnerWords(t.ExitCode)
 		}
@@ -129,6 +130,9 @@ func runnerWords(code int32) string {
 		return "the sandbox ended before a call reached it"
 	case wire.ExitUsed:
 		return "the sandbox had been used before and refused the call"
+	case wire.ExitWritable:
+		return "the sandbox has a folder on the node's disk that nothing bounds: use an image that declares no VOLUME, " +
+			"or set ignore_image_defined_volumes in the container runtime of the nodes"
 	default:
 		return "the sandbox's network policy was not in force: it reached the API server, which its Tool's egress does not include; " +
 			"the cluster needs a network plugin that enforces NetworkPolicies, and no other NetworkPolicy may open the API server to it"

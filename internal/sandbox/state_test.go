@@ -109,6 +109,7 @@ func TestObservePod(t *testing.T) {
 
 		{"64: no call", podWith(exited(64, "Error")), State{Phase: PhaseNeverStarted, Words: "before a call reached it"}},
 		{"65: used before", podWith(exited(65, "Error")), State{Phase: PhaseNeverStarted, Words: "used before"}},
+		{"68: what can be written to is not bounded, and will not be", podWith(exited(68, "Error")), State{Phase: PhaseNeverStarted, Words: "declares no VOLUME", Permanent: true}},
 		{"67: the network was open", podWith(exited(67, "Error")), State{Phase: PhaseNeverStarted, Words: "network policy was not in force"}},
 		{"66: accepted, not reported", podWith(exited(66, "Error")), State{Phase: PhaseEnded, Words: "exit code 66"}},
 		{"64 with an out-of-memory kill proves nothing", podWith(exited(64, "OOMKilled")), State{Phase: PhaseEnded, OutOfMemory: true, Words: "exit code 64 (OOMKilled)"}},

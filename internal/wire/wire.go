@@ -57,6 +57,8 @@ const (
 	ExitNotReported = 66
 	// ExitNetworkOpen: the network policy is not in force; nothing was started.
 	ExitNetworkOpen = 67
+	// ExitWritable: more can be written to than the Tool has; nothing was started.
+	ExitWritable = 68
 )
 
 // ErrNoCall is wrapped by every error of ReadCall: nothing that may be run was
