@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -132,6 +133,11 @@ func openNamespace(ctx context.Context, c client.Client, name, install string, s
 	case err != nil:
 		return mayNot(err)
 	}
+	if namespace.Labels[v1alpha1.LabelTools] != v1alpha1.LabelToolsEnabled {
+		if err := nothingRemembered(ctx, c, name); err != nil {
+			return mayNot(err)
+		}
+	}
 	did, err := bindController(ctx, c, name, install)
 	if err != nil {
 		return mayNot(err)
@@ -158,6 +164,24 @@ func openNamespace(ctx context.Context, c client.Client, name, install string, s
 		v1alpha1.LabelTools, v1alpha1.LabelToolsEnabled, labelPodSecurity, namespace.Labels[labelPodSecurity])
 	if level != "" && level != podSecurity {
 		fmt.Fprintf(stdout, "%s stays %s, as it was set before; every sandbox meets %s\n", labelPodSecurity, level, podSecurity)
+	}
+	return nil
+}
+
+// nothingRemembered refuses a namespace with Leases that Callgate would take for its
+// own memory of calls: before it is opened, anybody who may write there could have
+// made them, with results in them.
+func nothingRemembered(ctx context.Context, c client.Client, name string) error {
+	var leases coordinationv1.LeaseList
+	if err := c.List(ctx, &leases, client.InNamespace(name)); err != nil {
+		return err
+	}
+	for i := range leases.Items {
+		if lease := leases.Items[i].Name; strings.HasPrefix(lease, "callgate-") {
+			return fmt.Errorf("namespace %s has Lease %s already, and Callgate would take it for what it remembers of a call: "+
+				"open a new namespace, or delete it with kubectl -n %s delete lease %s. If the namespace was open before, and closed only for a while, the Lease may be Callgate's own: "+
+				"then set the label %s=%s yourself", name, lease, name, lease, v1alpha1.LabelTools, v1alpha1.LabelToolsEnabled)
+		}
 	}
 	return nil
 }

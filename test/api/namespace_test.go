@@ -96,8 +96,9 @@ func TestPluginOpensANamespace(t *testing.T) {
 	})
 
 	// It refuses, and changes nothing.
-	ns, taken := create(nil), create(nil)
+	ns, taken, seeded := create(nil), create(nil), create(nil)
 	otherBinding(taken, "view", "")
+	admin.create(t, "/apis/coordination.k8s.io/v1/namespaces/"+seeded+"/leases", `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"callgate-key-forged"},"spec":{}}`)
 	owner := certificateUser(t, "owner")
 	for _, role := range []string{"system:aggregate-to-view", "system:aggregate-to-edit", "system:aggregate-to-admin"} {
 		bind(t, ns, role, "owner")
@@ -123,6 +124,7 @@ func TestPluginOpensANamespace(t *testing.T) {
 		{"no rights", certificateUser(t, "nobody"), []string{"open", ns}, 1, takes + `namespaces "` + ns + `" is forbidden`},
 		{"a namespace's admin", owner, []string{"open", ns}, 1, takes + `rolebindings.rbac.authorization.k8s.io "callgate" is forbidden: user "owner"`},
 		{"the binding's name is taken", admin, []string{"open", taken}, 1, "RoleBinding callgate in namespace " + taken + " binds ClusterRole view"},
+		{"somebody left what Callgate would take for its memory", admin, []string{"open", seeded}, 1, "namespace " + seeded + " has Lease callgate-key-forged already"},
 		{"no name of a namespace", admin, []string{"open", "A_b"}, 2, `"A_b" is no name of a namespace`},
 		{"no name", admin, []string{"open"}, 2, "want the NAME of one namespace, got 0"},
 		{"two names", admin, []string{"open", ns, taken}, 2, "want the NAME of one namespace, got 2"},
@@ -134,7 +136,7 @@ func TestPluginOpensANamespace(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range []string{ns, taken} {
+	for _, name := range []string{ns, taken, seeded} {
 		if label := admin.get(t, "/api/v1/namespaces/"+name).str("metadata", "labels", "callgate.dev/tools"); label != "" {
 			t.Errorf("%s was opened", name)
 		}
