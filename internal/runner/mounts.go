@@ -38,7 +38,7 @@ func unexpectedMounts() (reason string) {
 	if err != nil {
 		return fmt.Sprintf("what can be written to is not known: %v", err)
 	}
-	defer f.Close() //nolint:errcheck // it is only read
+	defer f.Close()
 	info, err := io.ReadAll(io.LimitReader(f, maxMountInfo))
 	if err != nil || len(info) == maxMountInfo {
 		return fmt.Sprintf("what can be written to is not known: %d bytes of mounts, %v", len(info), err)

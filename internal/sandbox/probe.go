@@ -30,12 +30,13 @@ type APIServer struct {
 type Proof string
 
 const (
-	// NoProof: nothing.
+	// NoProof is nothing at all.
 	NoProof Proof = ""
-	// ProveRefusal: it proves that the policy is in force by failing to reach the
+	// ProveRefusal is to prove that the policy is in force by failing to reach the
 	// API server.
 	ProveRefusal Proof = "refusal"
-	// AwaitPlugin: it can prove nothing, and gives the network plugin a second.
+	// AwaitPlugin is to give the network plugin a second, where nothing can be
+	// proven.
 	AwaitPlugin Proof = "pause"
 )
 
