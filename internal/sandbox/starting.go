@@ -35,8 +35,9 @@ var (
 	imageMissingWords = []string{": not found", "manifest unknown", "name unknown", "repository does not exist"}
 	// mountWords are of a volume whose Secret or ConfigMap, or a key of it, is not there.
 	mountWords = []string{"not found", "references non-existent"}
-	// runtimeWords are of a node without the RuntimeClass's handler.
-	runtimeWords = []string{"no runtime for", "failed to find runtime handler"}
+	// runtimeWords are of a node without the RuntimeClass's handler; the last are of
+	// a kubelet that was asked for a user namespace as well.
+	runtimeWords = []string{"no runtime for", "failed to find runtime handler", "is not known"}
 )
 
 func passing(message string) bool { return containsAny(message, passingWords) }

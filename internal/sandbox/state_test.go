@@ -206,3 +206,23 @@ func TestObserveJobWithoutPod(t *testing.T) {
 		})
 	}
 }
+
+// An event alone says that a node cannot make the sandbox, and whether it ever will.
+func TestObserveEventOfAPod(t *testing.T) {
+	pod := podWith(waiting("ContainerCreating", ""))
+	for _, tc := range []struct {
+		reason, event, message string
+		permanent              bool
+	}{
+		{"a handler that the node has not", "FailedCreatePodSandBox", `no runtime for "unhandled" is configured`, true},
+		{"the same, with a user namespace", "FailedCreatePodSandBox",
+			"Failed to create pod sandbox: can't set `spec.hostUsers: false`, RuntimeClass handler \"x\" does not support user namespaces: the handler \"x\" is not known", true},
+		{"a network plugin that starts late", "FailedCreatePodSandBox", "failed to set up pod network: not ready", false},
+		{"a Secret of a volume", "FailedMount", `MountVolume.SetUp failed for volume "s" : secret "s" not found`, true},
+	} {
+		got := Observe(&batchv1.Job{}, pod, []corev1.Event{{Type: corev1.EventTypeWarning, Reason: tc.event, Message: tc.message}})
+		if got.Phase != PhaseStarting || got.Permanent != tc.permanent || !strings.Contains(got.Words, tc.message) {
+			t.Errorf("%s: %+v", tc.reason, got)
+		}
+	}
+}

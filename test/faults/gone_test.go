@@ -108,21 +108,26 @@ func policies(ctx context.Context, t *testing.T, namespace string, tools ...*v1a
 		err := cluster.Admin.List(ctx, &list, client.InNamespace(namespace))
 		return err == nil && samePolicies(list.Items, tools), err
 	}); err != nil {
-		t.Errorf("%d NetworkPolicies, want one for each of %d Tools: %v: %s", len(list.Items), len(tools), err, cluster.JSONOf(t, list.Items))
+		t.Errorf("%d NetworkPolicies, want two for each of %d Tools: %v: %s", len(list.Items), len(tools), err, cluster.JSONOf(t, list.Items))
 	}
 }
 
+// policiesOfTool is how many NetworkPolicies a Tool has: one for each direction.
+const policiesOfTool = 2
+
 func samePolicies(have []networkingv1.NetworkPolicy, tools []*v1alpha1.Tool) bool {
 	for _, tool := range tools {
-		found := false
+		found := 0
 		for i := range have {
-			found = found || have[i].Labels[v1alpha1.LabelToolUID] == string(tool.UID)
+			if have[i].Labels[v1alpha1.LabelToolUID] == string(tool.UID) {
+				found++
+			}
 		}
-		if !found {
+		if found != policiesOfTool {
 			return false
 		}
 	}
-	return len(have) == len(tools)
+	return len(have) == policiesOfTool*len(tools)
 }
 
 // C043: namespaces with unfinished calls go away. Those of agents take the
@@ -312,8 +317,8 @@ func watchPolicyOutlives(ctx context.Context, t *testing.T, call *v1alpha1.ToolC
 			return false, err
 		}
 		left := len(jobs.Items) + len(pods.Items)
-		if left > 0 && len(policies.Items) == 0 {
-			return false, fmt.Errorf("the NetworkPolicy is gone before the last sandbox of call %s", call.Name)
+		if left > 0 && len(policies.Items) < policiesOfTool {
+			return false, fmt.Errorf("a NetworkPolicy is gone before the last sandbox of call %s", call.Name)
 		}
 		return left == 0, nil
 	}); err != nil {
