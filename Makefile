@@ -116,6 +116,14 @@ test-abuse: ## Hostile tools under runc and gVisor, and an agent with the role e
 	@status=0; hack/gotest.sh -v -count=1 -parallel 6 -timeout 15m ./test/abuse/... || status=1; \
 		cat bin/abuse.txt || status=1; exit $$status
 
+.PHONY: bench
+bench: ## Measure calls on the running cluster, with Callgate deployed; OUT=file.json writes the figures
+	@cd test/bench && CGO_ENABLED=0 go run . $(if $(OUT),-out $(abspath $(OUT)))
+
+.PHONY: bench-check
+bench-check: ## Only that everything `make bench` measures can be measured; a minute
+	@cd test/bench && CGO_ENABLED=0 go test . && CGO_ENABLED=0 go run . -check
+
 .PHONY: docs-check
 docs-check: ## The demo's calls and the commands of README and docs, on the running cluster
 	@hack/demo.sh
