@@ -24,7 +24,7 @@ COPY --from=build /out/callgate /callgate
 USER 65532:65532
 ENTRYPOINT ["/callgate"]
 
-# Mounted read-only at /.callgate in every sandbox as an image volume, so the file must be /runner. It is never started
+# Mounted read-only in a folder of each sandbox's own as an image volume, so the file must be /runner. It is never started
 # from this image.
 FROM scratch AS runner
 COPY --from=build --chmod=0555 /out/callgate-runner /runner

@@ -30,30 +30,24 @@ const (
 // A bomb takes what its sandbox may take, and no more; calls of others go on.
 func TestBombs(t *testing.T) {
 	t.Parallel()
-	attacked(t, "fork-bomb", func(ctx context.Context, r *row) {
-		rep, ok := r.bombReport(r.beside(ctx, closed, arguments{Attack: "fork-bomb", Seconds: 8}))
-		if !ok {
-			return
-		}
-		r.atMost(rep, "processes", r.mostProcesses())
-		r.refused(rep)
-	})
-	attacked(t, "thread-bomb", func(ctx context.Context, r *row) {
-		rep, ok := r.bombReport(r.beside(ctx, closed, arguments{Attack: "thread-bomb", Seconds: 8}))
-		if !ok {
-			return
-		}
-		r.atMost(rep, "threads", r.mostProcesses())
-		r.refused(rep)
-	})
-	attacked(t, "memory-bomb", func(ctx context.Context, r *row) {
-		rep, ok := r.bombReport(r.beside(ctx, closed, arguments{Attack: "memory-bomb", Seconds: 8}))
-		if !ok {
-			return
-		}
-		r.atMost(rep, "mebibytes", maxMemoryMiB)
-		r.refused(rep)
-	})
+	for name, bound := range map[string]struct {
+		of    string // the number in its report
+		limit func(*row) int64
+	}{
+		"fork-bomb":          {"processes", (*row).mostProcesses},
+		"thread-bomb":        {"threads", (*row).mostProcesses},
+		"memory-bomb":        {"mebibytes", func(*row) int64 { return maxMemoryMiB }},
+		"kernel-memory-bomb": {"mebibytes", func(*row) int64 { return maxMemoryMiB }},
+	} {
+		attacked(t, name, func(ctx context.Context, r *row) {
+			rep, ok := r.bombReport(r.beside(ctx, closed, arguments{Attack: name, Seconds: 8}))
+			if !ok {
+				return
+			}
+			r.atMost(rep, bound.of, bound.limit(r))
+			r.refused(rep)
+		})
+	}
 	attacked(t, "disk-bomb", func(ctx context.Context, r *row) {
 		rep := r.read(r.beside(ctx, closed, arguments{Attack: "disk-bomb", Seconds: 8}))
 		r.atMost(rep, "bytes", scratchBytes)
@@ -85,14 +79,6 @@ func TestBombs(t *testing.T) {
 			return
 		}
 		r.atMost(rep, "descriptors", maxOpenFiles)
-		r.refused(rep)
-	})
-	attacked(t, "kernel-memory-bomb", func(ctx context.Context, r *row) {
-		rep, ok := r.bombReport(r.beside(ctx, closed, arguments{Attack: "kernel-memory-bomb", Seconds: 8}))
-		if !ok {
-			return
-		}
-		r.atMost(rep, "mebibytes", maxMemoryMiB)
 		r.refused(rep)
 	})
 	attacked(t, "termination-log", func(ctx context.Context, r *row) {
