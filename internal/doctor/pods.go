@@ -25,7 +25,7 @@ import (
 const (
 	// labelTrial is on all that the doctor makes, and has the trial's name.
 	labelTrial = "callgate.dev/doctor-trial"
-	// runnerMount is where the runner's image is mounted, as in a sandbox.
+	// runnerMount is where the runner's image is mounted in a trial pod.
 	runnerMount = "/.callgate"
 	// podLife ends a trial pod whose doctor is gone, in seconds.
 	podLife = 240
